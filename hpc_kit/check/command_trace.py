@@ -235,6 +235,16 @@ class CommandTrace:
         self._traced: dict[str, set[str]] = {}
         self._known_calls = calls
         self._nested = nested
+        self._builtins: dict[str, Callable[[TracedCommand], None]] = {
+            **dict.fromkeys(DECLARING, self._declare),
+            **dict.fromkeys(_READING, self._read),
+            "unset": self._unset,
+            "set": self._set,
+            "shift": self._shift,
+            "eval": self._eval,
+            **dict.fromkeys((".", "source"), self._source),
+        }
+        """The commands that change the shell itself."""
 
     @property
     def has_functions(self) -> bool:
@@ -279,12 +289,14 @@ class CommandTrace:
         if isinstance(command, SimpleCommand):
             self._simple(command, place)
             return
+        # A group in a pipe runs in a subshell. Any other group changes the variables of the shell itself.
         if command.kind == "group" and len(place.pipeline.commands) == 1:
             self.block(command.bodies[0][1], "body", place, command)
             return
         if command.kind == "function":
             self._functions[command.name] = command
             self.variables.functions[command.name] = command
+            # A function that is called is traced at its calls. The rest may be called by a trap or a program.
             if self._known_calls is None or command.name in self._known_calls:
                 return
             self._traced.setdefault(command.name, set())
@@ -301,6 +313,7 @@ class CommandTrace:
             # Which of the branches runs, and how often, is not known.
             names = {each.name for each in self.assignments[first:] if not each.in_task}
             for name in names:
+                # A list to which a branch appends keeps its known elements: mostly options of the program.
                 outer.set(name, _extended(name, outer.arrays.get(name), inside.arrays.get(name, ())))
             if command.kind in {"for", "select"}:
                 outer.set(command.name, None)
@@ -310,30 +323,19 @@ class CommandTrace:
         words = tuple(text for word in command.words for text in expand_word(word, environment))
         step = TracedCommand(command, words, place, self.options, environment.task, self._document(command))
         for assignment in command.assignments:
+            # An assignment in front of a command is exported to that command, and gone afterwards.
             self._assign(assignment, place, exported="allexport" in self.options or bool(words), keep=not words)
         self._substitutions(command, place)
         self.commands.append(step)
         if not words:
             return
-        builtin = self._builtins().get(step.name)
+        builtin = self._builtins.get(step.name)
         if builtin is not None:
             builtin(step)
         elif step.name in self._functions:
             self._call(step)
         elif self._nested is not None:
             self._nested(self, step)
-
-    def _builtins(self) -> dict[str, Callable[[TracedCommand], None]]:
-        """Return the commands that change the shell itself."""
-        return {
-            **dict.fromkeys(DECLARING, self._declare),
-            **dict.fromkeys(_READING, self._read),
-            "unset": self._unset,
-            "set": self._set,
-            "shift": self._shift,
-            "eval": self._eval,
-            **dict.fromkeys((".", "source"), self._source),
-        }
 
     def _unset(self, step: TracedCommand) -> None:
         for word in step.words[1:]:
@@ -345,6 +347,7 @@ class CommandTrace:
             self.variables.positional = self.variables.positional[1 if count is None else count :]
 
     def _eval(self, step: TracedCommand) -> None:
+        # With an unknown word, only the launch line in the words of `eval` can be read.
         if not any(word.is_unknown for word in step.words):
             self.code(join_texts(step.words[1:], separator=" "), self.variables, step.position)
         elif self._nested is not None:
@@ -362,6 +365,7 @@ class CommandTrace:
             name = re.match(r"\s*([\w-]+)", part.text) if part.kind == "command" else None
             if name is None or name[1] not in self._functions or self.depth >= _MAX_NESTING:
                 continue
+            # A function with calls outside of `$(...)` is traced there, with its real variables.
             calls = (self.calls if self._known_calls is None else self._known_calls).get(name[1])
             if calls is not None and not calls.captured:
                 continue
@@ -386,6 +390,8 @@ class CommandTrace:
         unknown = several and not calls.runs_arguments
         inside.positional = None if passed_on or unknown else step.words[1:]
         calls.variables.append(inside.copy())
+        # The first trace enters each call, to record the variables of all of them. The second one enters the body once,
+        # with the common variables, so that each command of the function is listed once.
         known = (self._known_calls or {}).get(step.name)
         again = self._known_calls is None or (known is not None and known.runs_arguments)
         if known is not None and not known.runs_arguments:
@@ -399,6 +405,7 @@ class CommandTrace:
                 self.block(block, role, step.position, function)
             self.depth -= 1
             self.variables = outer
+            # Variables that the function sets in the code of tasks do not come back to this shell.
             names = {each.name for each in self.assignments[number:] if each.in_task == outer.task}
             self._traced[step.name] = names - _local_names(function)
         outer.take(inside, self._traced.get(step.name, set()))
@@ -464,6 +471,7 @@ class CommandTrace:
             if text[:1] not in {"-", "+"} or text == "--":
                 break
             names = {_SWITCHES[letter] for letter in text[1:] if letter in _SWITCHES}
+            # `set -eo pipefail`: the next word is the name of the option.
             if text.endswith("o"):
                 names.add(next(words, ""))
             kept = {name: line for name, line in self.options.items() if name not in names}

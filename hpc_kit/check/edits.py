@@ -35,6 +35,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
         starts.append(starts[-1] + len(line) + 1)
     places = sorted({(starts[edit.line - 1] + edit.column - 1, edit.old, edit.new) for edit in edits if edit.line > 0})
     limit = len(text) + 1
+    # From the end, so that the positions of earlier edits stay valid.
     for start, old, new in reversed(places):
         end = start + len(old)
         if end <= limit and text.startswith(old, start):

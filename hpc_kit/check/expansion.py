@@ -217,6 +217,7 @@ def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
     """Expand a word to a list of words: bash splits unquoted variables, and an array gives one word per element."""
     fields: list[list[ExpandedText]] = [[]]
     for part in word.parts:
+        # `a"$@"b` joins the first element to `a` and the last one to `b`, as bash does.
         several = _several(part, environment)
         if several is not None:
             for index, text in enumerate(several):
@@ -232,6 +233,7 @@ def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
                 if index:
                     fields.append([])
                 fields[-1].append(text.slice_of(match.start(), match.end()))
+    # An unquoted unknown word keeps the mark `is_unknown`, which a join would lose.
     one = len(fields) == 1 and len(fields[0]) == 1
     if one and fields[0][0].is_unknown and not word.parts[0].quoted:
         return [fields[0][0]]
@@ -262,6 +264,7 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     read = _reads(part, environment)
     if part.kind == "variable" and (value := _lookup(part, environment)) is not None:
         return [value._replace(task_variables=value.task_variables + read)]
+    # The text is not that of the file: a fix must not replace it.
     fixed = (Piece(0, part.origin._replace(exact=False)),)
     if not environment.task and _is_this_host(part):
         return [ExpandedText(FIRST_NODE, fixed)]
@@ -272,6 +275,7 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
         text = _arithmetic(part.text, environment)
         values = [value for name in re.findall(NAME, part.text) if (value := environment.values.get(name)) is not None]
         return [ExpandedText(text, fixed, read, has_default=any(value.has_default for value in values))]
+    # Callers split messages and options at spaces, so that a long `$(...)` is shown without them.
     shown = re.sub(r"\s+", "", part.raw) if part.kind == "variable" else part.raw
     if re.search(r"\s", shown):
         program = re.match(r"\s*[\w./-]*", part.text)
@@ -341,6 +345,7 @@ def _lookup(part: Part, environment: ShellVariables) -> ExpandedText | None:
 def _reads(part: Part, environment: ShellVariables) -> tuple[TaskVariableUse, ...]:
     if environment.task or part.kind == "process":
         return ()
+    # In `$(srun ...)` or behind quotes, the shell of a task may be the one that expands the name.
     if part.kind == "command" and ("srun" in part.text or "'" in part.text):
         return ()
     pattern = _BARE_MENTION if part.kind == "arithmetic" else _MENTION
@@ -374,9 +379,16 @@ Bounds = tuple[int, int]
 
 def _remainder(left: Bounds, right: Bounds) -> Bounds:
     (low, high), (divisor, _) = left, right
-    if right[0] != right[1] or divisor <= 0:
+    # Of a negative number, bash gives a negative remainder, and Python a positive one.
+    if low < 0 or right[0] != right[1] or divisor <= 0:
         raise ValueError
     return (low % divisor, high % divisor) if low // divisor == high // divisor else (0, divisor - 1)
+
+
+def _quotient(left: int, right: int) -> int:
+    """Divide as bash does: towards zero, where Python rounds down."""
+    size = abs(left) // abs(right)
+    return size if (left < 0) == (right < 0) else -size
 
 
 def _corners(function: Callable[[int, int], int]) -> Callable[[Bounds, Bounds], Bounds]:
@@ -393,8 +405,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[Bounds, Bounds], Bounds]] = {
     ast.Add: _corners(operator.add),
     ast.Sub: _corners(operator.sub),
     ast.Mult: _corners(operator.mul),
-    ast.Div: _corners(operator.floordiv),
-    ast.FloorDiv: _corners(operator.floordiv),
+    ast.Div: _corners(_quotient),
+    ast.FloorDiv: _corners(_quotient),
     ast.Mod: _remainder,
 }
 

@@ -73,6 +73,7 @@ def run_checkers(
         for checker in CHECKERS:
             if checker.code == "KIT902" and not real_slurm:
                 outcomes.append(CheckerResult(checker.name, skipped="the job is for the embedded Slurm"))
+            # After a syntax error, shellcheck would only repeat it.
             elif any(finding[:2] == ("KIT901", "error") for outcome in outcomes for finding in outcome.findings):
                 outcomes.append(CheckerResult(checker.name, skipped="bash cannot read it"))
             else:
@@ -116,8 +117,10 @@ def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str,
         return f"it is for {script.interpreter}"
     if _missing("bash", environ):
         return "not installed"
+    # The message is read by its words: it must not be translated.
     answer = runner(["bash", "-n", str(file)], timeout=_SECONDS, environ={**environ, "LC_ALL": "C"})
     severity: Severity = "error" if answer.returncode else "warning"
+    # bash prints two lines for an error; the second one quotes the line of the script in backquotes.
     match = re.search(r": line (\d{1,9}): (?!`)(.*)", answer.stderr)
     if match is None:
         return []

@@ -52,6 +52,7 @@ class InstalledPart(NamedTuple):
 
 def inspect_installation(environ: Mapping[str, str]) -> list[InstalledPart]:
     """Return all parts, in the order of their importance. torch is imported by another process meanwhile."""
+    # The import takes seconds: the other parts are inspected while it runs.
     torch = _start_torch(environ)
     gpus = _gpus(environ)
     parts = [*_slurm(environ), gpus, _mpi(environ), _containers(environ)]
@@ -150,6 +151,7 @@ def _slurm(environ: Mapping[str, str]) -> list[InstalledPart]:
     parts = [
         InstalledPart("slurm", "ok", f"{version or 'unknown version'}, {count} partition{'s' * (count != 1)}", embedded)
     ]
+    # A site without slurmdbd has sacct, too, but it fails.
     booked = _run(["sacct", "--noheader", "--starttime=now", "--format=JobID"], environ)
     used = "status and why, for jobs that ended long ago"
     if booked is None:
@@ -169,6 +171,7 @@ def _gpus(environ: Mapping[str, str]) -> InstalledPart:
         answer = _run(argv, environ)
         if answer is None:
             return InstalledPart("gpus", "broken", f"{argv[0]} fails: no driver, or no GPU on this node", used, argv[0])
+        # rocm-smi has no option to leave out the header of its CSV.
         lines = [line for line in answer.splitlines() if line.strip() and not line.startswith("device,")]
         return InstalledPart(
             "gpus", "ok" if lines else "none", f"{len(lines)} x {lines[0]}" if lines else "none here", used

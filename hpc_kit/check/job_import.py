@@ -132,6 +132,7 @@ class _Importer:
             mark = next(each.line for each in self.script.directives.lines if is_het_mark(each.text))
             self.note(mark, "a heterogeneous job: write a [[component]] table for each component")
         size = self.script.size
+        # Without --nodes, Slurm may pack the tasks on any number of nodes. One task needs one node.
         open_count = (
             size.nodes is None and (size.ntasks or 2) > 1 and ("ntasks-per-node" not in options or "nodes" in options)
         )
@@ -224,6 +225,7 @@ class _Importer:
             job = self._after_mpirun(job, launch, multiplier)
         if found is not None and found.kind in AGENTS and found.kind != "composer":
             job, kept = self._after_agent(job, launch, found)
+            # The launcher is in front: the last words are those of the program, with their positions in the script.
             words = words[len(texts) - len(kept) :] if kept != texts else words
             words = self._starting_with_python(words, found)
         elif found is not None and found.kind == "horovodrun":
@@ -250,6 +252,7 @@ class _Importer:
         if remote is not None:
             self.note(launch.line, f"{remote.name} started the program on each node; the job does so through srun")
             start = max(start, stages.index(remote) + 1)
+        # The stages behind a `bash -c` are those of its code: the command starts there.
         codes = [index for index, stage in enumerate(stages) if stage.code is not None and index >= start]
         start = max(start, codes[-1] + 1) if codes else start
         return list(stages[start].words) if start < len(stages) else list(launch.program.words)
@@ -302,6 +305,7 @@ class _Importer:
         nodes, each = size.nodes or 1, size.tasks_per_node or 1
         ranks = found.ranks_per_node
         if ranks is None and found.ranks is not None:
+            # accelerate counts the processes of all nodes, a job file those of one node.
             ranks = max(1, found.ranks // nodes)
         if ranks is None:
             ranks = size.gpus_per_node
@@ -316,6 +320,7 @@ class _Importer:
             advice = f": set [environment] apptainer = '{image}' in the cluster file" if image else ""
             self.note(line, f"{shlex.join(found.prefix)} before {found.kind} is left out{advice}")
         own = Launch(launcher="torchrun", nproc_per_node=ranks)
+        # With several agents on a node, the agents were a mistake, or each one started one rank.
         if each > 1:
             own = Launch(launcher="srun")
             self.note(line, f"{found.kind} is left out: each of the {each} tasks of a node is a rank")
@@ -359,6 +364,7 @@ class _Importer:
     def _sources(self, words: Sequence[ExpandedText], launch: LaunchLine) -> list[str | None]:
         """Return the words as the script has them; None where an array or an unquoted list became several words."""
         step = launch.inner_command
+        # Words and their sources can only be paired if no word became several.
         if len(step.words) != len(step.syntax.words):
             return [None] * len(words)
         sources = {id(word): syntax.raw for word, syntax in zip(step.words, step.syntax.words, strict=True)}
@@ -383,6 +389,7 @@ class _Importer:
         before = [group for group in self._groups if at is None or group.start < at]
         kept: list[list[str]] = []
         needed = set(_variables_in(command))
+        # Backwards: a line is needed if a later line, or the command, reads its variables.
         for group in reversed(before):
             lines = self._setup_lines(group, needed)
             needed |= {name for line in lines for name in _variables_in(line)}
@@ -447,10 +454,12 @@ class _Importer:
         if own and len(own) == len(assigned):
             self.note(group.start, f"the job sets {', '.join(each.name for each in own)} itself")
             return []
+        # [env] has constants only: everything that bash must compute stays in `setup`.
         if all(each.is_literal for each in assigned):
             for each in assigned:
                 if each.is_exported:
                     self._set_variable(each.name, each.value.text, each.line, literal=True)
+            # The command runs in the tasks, where variables of the batch shell exist only if they are exported.
             local = [each for each in assigned if not each.is_exported and each.name in needed]
             return [f"export {each.name}={shlex.quote(each.value.text)}" for each in local]
         if not any(each.is_exported or each.name in needed for each in assigned):

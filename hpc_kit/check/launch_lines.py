@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import PurePath
@@ -147,6 +147,7 @@ def _index_after_options(words: Words, valued: str, index: int = 1) -> int:
     """Return the index of the first word that is no option. `valued`: letters of short options with a value."""
     while index < len(words) and words[index].text.startswith("-"):
         text = words[index].text
+        # `-n 5` has its value in the next word, `-n5` and `--name=5` in the same.
         index += 2 if len(text) == 2 and text[1] in valued else 1
     return index
 
@@ -218,6 +219,7 @@ def _shell(words: Words) -> Split:
     while index < len(words):
         text = words[index].text
         if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", text) and index + 1 < len(words):
+            # The word behind the code is `$0`; the arguments begin after it.
             code = NestedCode(words[index + 1], tuple(words[index + 3 :]))
             return LaunchStage("shell", tuple(words), {"code": words[index + 1]}, code=code), []
         if not text.startswith(("-", "+")):
@@ -259,6 +261,7 @@ def _srun(words: Words) -> Split:
                 options[each.option.name] = _option_value(plain[each.word], each.value)
     except DirectiveError as problem:
         error = problem
+        # srun would refuse the line, but the program behind the bad option is still of interest.
         start = next((index for index, word in enumerate(plain) if is_known_program(word)), len(plain))
     may_hide_options, rest = has_plugins, plain[start:]
     # A variable in front of a program that we know contains more options.
@@ -326,6 +329,7 @@ def _mpirun(words: Words) -> Split:
 def _agent(words: Words) -> Split:
     """Split torchrun, `accelerate launch` or deepspeed from its Python program."""
     name, rest = _name(words), words[1:]
+    # `accelerate config` and `accelerate env` start nothing.
     if name == "accelerate":
         if not rest or rest[0].text != "launch":
             return _program(words)
@@ -365,6 +369,7 @@ def _argparse(kind: str, words: Words, rest: Words) -> Split:
     program = rest[index:]
     may_hide_options = may_hide_options or (bool(program) and _may_be_several(program[0]))
     stage = LaunchStage(kind, tuple(words), options, may_hide_options, overridden=tuple(overridden))
+    # The program is a file for the Python of the agent: show it as a Python command, as the agent starts it.
     if not program or "no-python" in options:
         return stage, program
     module = [program[0]._replace(text="-m")] if options.keys() & {"m", "module"} else []
@@ -380,19 +385,15 @@ def _is_file(word: ExpandedText) -> bool:
     return word.text.endswith(".py")
 
 
-def _same_parser(names: Iterable[str], parse: Callable[[Words], Split]) -> dict[str, Callable[[Words], Split]]:
-    return dict.fromkeys(names, parse)
-
-
-_PARSERS = (
-    _same_parser(MPIRUN, _mpirun)
-    | _same_parser({*AGENTS, "tune"}, _agent)
-    | _same_parser(SHELLS, _shell)
-    | _same_parser(REMOTE, _remote)
-    | _same_parser(CONTAINERS, _container)
-    | _same_parser(WRAPPERS, _wrapper)
-    | {"srun": _srun}
-)
+_PARSERS: dict[str, Callable[[Words], Split]] = {
+    **dict.fromkeys(MPIRUN, _mpirun),
+    **dict.fromkeys((*AGENTS, "tune"), _agent),
+    **dict.fromkeys(SHELLS, _shell),
+    **dict.fromkeys(REMOTE, _remote),
+    **dict.fromkeys(CONTAINERS, _container),
+    **dict.fromkeys(WRAPPERS, _wrapper),
+    "srun": _srun,
+}
 """The parser of each program except Python."""
 
 COUNTS = frozenset({

@@ -192,9 +192,11 @@ def check_program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     Documented: docs/jobs-and-clusters.md.
     """
     folder = working_folder(resolved, root)
+    # The paths are relative to a folder that only the job enters.
     if any(line.split()[:1] == ["cd"] for line in resolved.job.setup):
         return
     programs = programs_of(resolved.argv)
+    # The files of an image are not seen from here.
     if any(each.container for each in programs):
         return
     first = resolved.argv[0]
@@ -258,6 +260,7 @@ def _path(env: Mapping[str, object]) -> str | None:
 
 def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
     wanted = PurePath(name)
+    # One level down only: a project folder on a shared file system may be huge.
     elsewhere = [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{wanted.name}"))[:2]]
     beside = folder / wanted.parent
     names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []

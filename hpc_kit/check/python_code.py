@@ -64,6 +64,7 @@ def _rank_of(node: ast.expr, values: dict[str, ast.expr], depth: int = 0) -> str
     if isinstance(node, ast.JoinedStr):
         inner = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
         return _rank_of(inner[0], values, depth + 1) if len(inner) == 1 and depth < 5 else None
+    # `rank % device_count()` is right, however many devices the process sees.
     if any(isinstance(part, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp) for part in ast.walk(node)):
         return None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "device" and node.args:

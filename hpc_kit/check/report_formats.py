@@ -11,7 +11,6 @@ from urllib.parse import quote
 from hpc_kit.check.rules.finding import Finding
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {"error": "error", "warning": "warning"}
 
 
 class CheckReport(NamedTuple):
@@ -58,7 +57,7 @@ def format_sarif(reports: Sequence[CheckReport], version: str) -> str:
             "shortDescription": {"text": topic.text.partition("\n")[0]},
             "fullDescription": {"text": " ".join(topic.text.split("\n\n")[1].split()) if "\n\n" in topic.text else ""},
             "help": {"text": topic.text},
-            "defaultConfiguration": {"level": _LEVELS[topic.severity]},
+            "defaultConfiguration": {"level": topic.severity},
         }
         for topic in explained_codes()
         if topic.code in found
@@ -75,18 +74,15 @@ def format_sarif(reports: Sequence[CheckReport], version: str) -> str:
         "semanticVersion": version,
         "rules": rules,
     }
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [_run(driver, results)]}, indent=2)
-
-
-def _run(driver: dict[str, object], results: list[dict[str, object]]) -> dict[str, object]:
-    return {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
 def _sarif_result(name: str, finding: Finding, index: int) -> dict[str, object]:
     result: dict[str, object] = {
         "ruleId": finding.code,
         "ruleIndex": index,
-        "level": _LEVELS[finding.severity],
+        "level": finding.severity,
         "message": {"text": f"{finding.what}. Do: {finding.remedy}"},
         "locations": [_location(name, max(1, finding.line), max(1, finding.column))],
     }

@@ -90,6 +90,7 @@ class RunProgress(NamedTuple):
         parts += [f"{name} {value:.4g}" for name, value in self.numbers.items()]
         if self.phase:
             parts.append(self.phase)
+        # A step may take longer than the interval between two notes.
         if self.age > max(_OLD_SECONDS, 2 * (self.seconds or 0.0)):
             parts.append(f"{format_duration(round(self.age))} ago")
         left = self.seconds_left()
@@ -152,6 +153,7 @@ def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], 
 def find_slowest(waits: dict[int, float], hosts: dict[int, str]) -> SlowestRanks | None:
     """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap."""
     order = sorted(waits, key=lambda rank: waits[rank])
+    # A slow rank computes while the others wait for it: it has the smallest share of waiting.
     gaps = [(waits[above] - waits[below], n) for n, (below, above) in enumerate(pairwise(order), 1)]
     gap, count = max(gaps[: len(order) // 2], default=(0.0, 0))
     if gap < _CLEAR_GAP:

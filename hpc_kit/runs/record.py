@@ -206,6 +206,7 @@ def _add_outcomes(path: Path, outcomes: Mapping[str | None, RecordedOutcome]) ->
     # The record stays a plain table here: unknown fields of another version must survive.
     before = msgspec.json.encode(data)
     for index, outcome in outcomes.items():
+        # Elements of one array end at different times, and each has its own outcome.
         table, key = (data, "end") if index is None else (data.setdefault("elements", {}), index)
         table[key] = msgspec.to_builtins(outcome)
     # Every look at an ended job comes here: do not touch the file without news.

@@ -29,6 +29,7 @@ class StackGroup(NamedTuple):
 def request_stacks(run: Path, world_size: int, timeout: float) -> list[RankStack]:
     """Ask each rank for its stacks, and return the stacks of the ranks that answer in time, by rank."""
     folder = run / STACKS
+    # A rank that does not answer still has the file of an earlier request.
     before = {stack.rank: stack.time for stack in read_stacks(run)}
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

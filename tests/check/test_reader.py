@@ -46,6 +46,7 @@ WORDS = [
     "x='a  b'; show \"$x\" ${x} pre$x",
     "a=(1 '2 3' 4); a+=(5); show \"${a[@]}\" ${a[@]}",
     "n=3; show $((n * 8)) $(( $n + 1 )) $((n / 2))",
+    "n=1; show $(((n - 8) / 2)) $((7 / (1 - 3))) $((8 / 2))",
     "show ${unset_name:-default} ${unset_name-8}",
     "x=; show ${x}y",
     'x="a"; x+="b"; show "$x"',

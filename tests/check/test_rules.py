@@ -56,6 +56,7 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT401", HEAD + "X=$(srun python t.py)\nls ?\n", 2, W, "a failure in $(...) is lost"),
     Bad("KIT139", HEAD + "A=(1 2)\npython t.py --lr $A\n", 3, W, "the first of the 2 elements"),
     Bad("KIT216", FOUR + "srun python t.py --hidden-size 10 --num-attention-heads 4\n", 3, W, "4 attention heads"),
     Bad("KIT230", GPUS + DEEPSPEED + "deepspeed --num_gpus 4 t.py --deepspeed_config d.json\n", 4, E, "x 4 ranks = 32"),
@@ -1360,6 +1361,7 @@ GOOD = [
     ("KIT415", HEAD + "[ -f c/latest.pt ] && R=--resume\npython t.py --ckpt-file c/latest.pt $R\n"),
     ("KIT118", HEAD + "# sbatch --array=0-3 t.sbatch\n#SBATCH -o log_%A_%a.txt\nsrun python t.py\n"),
     ("KIT133", HEAD + "#SBATCH -c 8\napptainer exec --nv i.sif python convert.py\n"),
+    ("KIT251", HEAD + "#SBATCH -a 0-7\nA=(1 2)\npython t.py ${A[(SLURM_ARRAY_TASK_ID-1)/4]}\n"),
     ("KIT251", HEAD + "#SBATCH -a 1-2\nL=(- a b)\npython t.py --model ${L[SLURM_ARRAY_TASK_ID]}\n"),
     (
         "KIT413",

@@ -120,6 +120,7 @@ def _sequential_loop(launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
         return None
     if launch.command.in_background or starter.words[1].text == "-f":
         return None
+    # Without a host of its own, each srun starts all nodes together.
     if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
         return None
     what = "the loop starts the next host only after this one has ended, and this one waits for all hosts"
@@ -168,6 +169,7 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
     one = (nodes is None and agent.kind != "composer") or (nodes is not None and nodes.text in {"1", "1:1"})
     if one or agent.kind == "deepspeed" or _may_be_configured(script, agent):
         return None
+    # KIT203 reports several agents on a node.
     if not size.has_several_nodes or size.tasks_per_node != 1:
         return None
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"

@@ -94,6 +94,7 @@ class _Index:
         pattern = (
             rf"\$\{{#(?P<length>{NAME})\[[@*]\]\}}|\$(?P<name>{NAME})|\$\{{(?P<braced>{NAME})\}}|\b(?P<bare>{NAME})\b"
         )
+        # An index of bash is an arithmetic expression: names need no `$`, and an inner `$((...))` is a parenthesis.
         text = re.sub(r"\A\s*\$\(\((.*)\)\)\s*\Z", r"(\1)", text, flags=re.DOTALL)
         return evaluate_sum(re.sub(pattern, known, text.replace("$((", "(").replace("))", ")").replace('"', "")))
 
@@ -156,6 +157,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             seen.add(part.text)
             what = f"index {negative[0]} selects an element from the end of {part.text}: bash counts from 0"
             yield Problem(part.origin, what, f"change --array={directive.value}", (directive.line,), certain=True)
+        # An array that misses one end of the list was mostly counted from the wrong number.
         elif None not in values and known in index.all_but_one(part.text):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0
@@ -203,11 +205,13 @@ def _combinations_left(
     seen, low, high = {select(number) for number in array.indexes}, min(array.indexes), max(array.indexes)
     if None in seen:
         return
+    # As many elements as combinations, but repeated ones: the subscripts depend on each other.
     if len(seen) < len(array.indexes) == total:
         what = f"only {len(seen)} of the {total} combinations of {names} run, some of them again and again"
         first = next(iter(lists.values())).length
         remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
         yield Problem(directive, what, remedy, tuple(each.line for each in lists.values()), certain=False)
+    # An array with gaps is a choice of its author, such as the elements that failed before.
     if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
         return
     missed = 0
@@ -243,6 +247,7 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
         uses_index = any(_INDEX in word.text for word in launch.program.words)
         if count is None or not count.text.isdigit() or not uses_index or len(array.indexes) != high - low + 1:
             continue
+        # One too many or too few is a mistake in counting from 0. Other numbers may be meant.
         if len(array.indexes) in {int(count.text) + 1, int(count.text) - 1}:
             what = f"the array has {len(array.indexes)} elements, {low} to {high}, but there are {count.text} shards"
             yield Problem(count, what, f"write --array=0-{int(count.text) - 1}", (line, launch.line))
@@ -264,6 +269,7 @@ def array_step(script: BatchScript) -> Iterator[Problem]:
         return
     low, high, step = int(match[1]), int(match[2]), int(match[3])
     last = high - (high - low) % max(step, 1)
+    # A script that computes with the step itself shares out blocks of that size.
     if last != high and not re.search(rf"(?<!\w)({step}|{step - 1})(?!\w)", script.code):
         what = f"the indexes are {low}, {low + step}, ... {last}: the step {step} leaves out those between"
         yield Problem(directive, what, f"write --array={low}-{high}%{step} for at most {step} at the same time")
@@ -326,6 +332,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         files = [text for name in _OUTPUTS if (text := launch.argument(name)) is not None]
         file = next((text for text in files if _FILE.match(_SAME_FOR_ALL.sub("", text.text))), None)
         folder = launch.argument(*_OUTPUT_FOLDERS)
+        # Other programs make a folder with a name of its own in --output-dir.
         if folder is None and (_trains_with_hugging_face(launch) or _hides_element(launch)):
             folder = launch.argument(*_FOLDERS_OF_RUNS)
         if folder is not None and not folder.text.startswith(("/", "$")) and _moves_to_own_folder(script, launch):
@@ -335,6 +342,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         if file is not None:
             what = f"all elements of the array write {file.text}"
             yield Problem(file, what, remedy, (directive.line,))
+        # With a name for each element, the program mostly makes a folder of that name.
         elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
             what = f"all elements of the array save their results in {folder.text}"
             yield Problem(folder, what, remedy, (directive.line,))
@@ -421,6 +429,7 @@ def lost_remainder(script: BatchScript) -> Iterator[Problem]:
             rf"%|\b{re.escape(match['parts'])}\s*-\s*1|TASK_MAX|\blast\b|{_INDEX}\W*(==|-eq\b)",
             script.code.partition(each.value.raw)[2],
         )
+        # A division without a rest loses nothing.
         numbers = [script.resolve(f"${{{match[name]}}}") for name in ("total", "parts")]
         even = all(map(str.isdigit, numbers)) and int(numbers[0]) % max(int(numbers[1]), 1) == 0
         if limits and not rest and not even:

@@ -40,6 +40,7 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
             continue
         what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
         remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
+        # In a function, the reader also needs the lines that call it.
         function = step.around("function")
         calls = [each.line for each in script.batch_commands if function is not None and each.name == function.name]
         yield Problem(launch.stages[0], what, remedy, (last.line, *calls))
@@ -184,6 +185,7 @@ def open_server(script: BatchScript) -> Iterator[Problem]:
         address = launch.argument("ip", "bind-addr", "host", "www-address")
         if address is None or re.match(r"localhost|127\.|::1", address.text):
             continue
+        # The value of --auth may be a word of its own.
         texts = " ".join(launch.program.texts).replace("--auth none", "--auth=none").split(" ")
         password = launch.argument("password")
         off = next((text for text in texts if _OPEN.match(text)), None)
@@ -210,6 +212,7 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
             continue
+        # A branch, a loop, `&&` or `||` is a condition.
         if step.compounds or any(len(place.chain.pipelines) > 1 for place in step.position.outward()):
             continue
         later = next((each for each in script.training if each.line > step.line and _runs(each, calls)), None)
@@ -224,6 +227,7 @@ def _only_printed(script: BatchScript) -> Iterator[Problem]:
     """Find the `echo` of a launch line in a script that starts nothing."""
     if script.training or not script.is_readable:
         return
+    # A script that starts anything prints its command on purpose, for its log.
     if any(launch.program.name not in HELPER_PROGRAMS for launch in script.launch_lines):
         return
     for step in script.commands:
@@ -255,6 +259,7 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
         first, step = launch.stages[0], launch.command
         if first.kind not in {"srun", "ssh", "mpirun"} or step.in_background or step.syntax.document is not None:
             continue
+        # Behind a pipe, the input is that of the pipe.
         if step.position.pipeline_index > 0 or not any(map(_reads_lines, step.position.outward())):
             continue
         quiet = "input" in first.options
@@ -297,6 +302,7 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
     setters = [step for step in script.batch_commands if not step.words or step.name in DECLARING - {"local"}]
     for step, each in [(setter, each) for setter in setters for each in setter.written_assignments]:
         pipe = _last_of_pipe(step.position)
+        # Without an earlier value, the variable is mostly for the commands of the pipe alone.
         before = any(each.name == other.name and other.line < step.line for other in script.assignments)
         if pipe is None or not before:
             continue
@@ -395,6 +401,7 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
                     yield Problem(step, what, "write sbatch --parsable", (line,))
                     return
         for each in step.written_assignments:
+            # A later assignment may take the number out of the message: `id=${message##* }`.
             messages.pop(each.name, None)
             value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
             if value is not None and value.kind == "command" and _is_message(script, value.text):
@@ -425,6 +432,7 @@ def waits_for_job(script: BatchScript) -> Iterator[Problem]:
     Fix: end the job, and submit what follows with `sbatch --dependency=afterok:...`; or run the work here, with srun.
     Documented: sbatch(1), --dependency and --wait.
     """
+    # A training in the background uses the GPUs meanwhile.
     busy = any(launch.command.in_background for launch in script.training)
     submits = any("sbatch" in step.texts[:1] or _calls(step, r"\bsbatch\b") for step in script.commands)
     if not script.size.has_gpus or busy or not submits:
@@ -456,6 +464,7 @@ def replaced_shell(script: BatchScript) -> Iterator[Problem]:
     """
     traps: list[TracedCommand] = []
     for step in script.batch_commands:
+        # A subshell inherits no trap, and a function may never be called.
         if step.around("subshell", "function"):
             continue
         if step.name == "trap" and len(step.words) > 2:

@@ -50,6 +50,7 @@ def container_of(launch: LaunchLine) -> Container | None:
         if stage.name in _RUNTIMES and {"exec", "run"} & set(texts[1:6]):
             start = next(index for index, text in enumerate(texts) if text in {"exec", "run"}) + 1
             options, image = _leading_options(texts, start)
+            # Without it, apptainer mounts $HOME, /tmp and the current folder.
             isolated = any(option in {"-c", "--contain", "-C", "--containall"} for option in options)
             binds = tuple(_values(texts[start:image], ("-B", "--bind")))
             return Container(stage, options, binds, is_pyxis=False, is_isolated=isolated, image=image)
@@ -96,6 +97,7 @@ def missing_in_container(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         container = container_of(launch)
+        # Such a mount brings the commands of the host along.
         if container is None or re.search(r"slurm|/usr/bin|/usr\b|/opt/lmod", " ".join(container.binds)):
             continue
         name = _outside_program(script, launch, container)
@@ -256,6 +258,7 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
         container = container_of(launch)
         if container is None or container.is_pyxis or launch.agent is not None or launch.multiplier is None:
             continue
+        # mpirun inside of the container sets the ranks there.
         if launch.stages.index(launch.multiplier) > launch.stages.index(container.stage):
             continue
         drops = container.has("-e", "--cleanenv", "-C", "--containall")

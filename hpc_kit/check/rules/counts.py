@@ -118,6 +118,7 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
                 problems.append((name, what))
         if nodes is not None and total < nodes:
             problems.append(("nodes", f"--gpus={total} is fewer than one on each of {nodes} nodes"))
+        # The contradictions have one cause: one message is enough.
         for name, what in problems[:1]:
             yield Problem(part["gpus"], what, "remove --gpus", (part[name].line,))
 
@@ -162,6 +163,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
         remedy = f"start {gpus} processes per node, or request fewer GPUs"
+        # accelerate shares --num_processes out over the nodes: its value is that of the whole job.
         total = agent.word_of("num-processes") if agent.kind == "accelerate" and size.has_several_nodes else None
         if total is not None and size.nodes:
             remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
@@ -209,9 +211,11 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     if size.ntasks is None or not size.is_stated:
         return
     lines, effect = (script.line_of_tasks, launch.line), f"but {launch.multiplier.name} starts {size.ntasks} processes"
+    # One task for each node may start one process for each GPU.
     known = {size.ntasks, (size.nodes or 0) * (size.gpus_per_node or 0)}
     argument = launch.argument("world-size") if launch.program.kind == "python" else None
     world = argument.number if argument is not None else None
+    # Processes that the program starts itself are ranks, too.
     forks = "multiprocessing" in " ".join(launch.command.texts)
     if argument is not None and world is not None and world not in {*known, size.nodes} and not forks:
         yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
@@ -286,6 +290,7 @@ def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
     for compound in (compound for step in script.commands for compound in step.compounds if compound.kind == "for"):
         if any(map(_PADDED.fullmatch, compound.words)):
             padded[compound.name] = compound.line
+    # A second assignment may remove the zeros.
     several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}
     for part in (part for step in script.commands for part in step.syntax.parts if padded.keys() - several):
         text = part.text if part.kind == "arithmetic" else part.detail if part.detail.startswith("[") else ""
@@ -385,6 +390,7 @@ def _processes_on_node(launch: LaunchLine, size: JobSize) -> int | None:
     agent = launch.agent
     if agent is None:
         return size.tasks_per_node if launch.multiplier and launch.program.kind == "python" else None
+    # KIT203 reports several agents on a node.
     if agent.may_hide_options or ((size.tasks_per_node or 1) != 1 and launch.multiplier):
         return None
     if agent.kind == "accelerate" and "num-machines" not in agent.options and size.has_several_nodes:

@@ -37,6 +37,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
+        # A task that is bound to one GPU sees it as number 0, whatever its local id.
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
         gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
         what = f"Slurm sets {each.name}; {text} may name GPUs of another job"
@@ -145,6 +146,7 @@ def _fixed_devices(
     match = re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)
     size = script.size_of(launch)
     numbers = [int(each) for each in match[1].split(",")] if match is not None else []
+    # `--gpus 2` and `--devices 2` are a number of GPUs, `--gpus 0,1` a list.
     counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
     several, names_one = (size.tasks_per_node or size.ntasks or 1) > 1, text.text.startswith("cuda:")
     if numbers and size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
@@ -186,6 +188,7 @@ def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem
         # Slurm takes the list from its beginning again for further tasks.
         used = [numbers[task % len(numbers)] for task in range(tasks)]
         twice = next((number for number in used if used.count(number) > 1), None)
+        # With more tasks than GPUs, sharing is intended.
         shared = unit == "GPU" and size.gpus_per_node is not None and tasks > size.gpus_per_node
         if twice is not None and not shared:
             what = f"{used.count(twice)} of the {tasks} tasks of a node get {unit} {twice}"

@@ -57,6 +57,7 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
             continue
         texts = step.texts
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
+        # An unknown module may bring conda and its set-up.
         without = name in {"ml", "module"} and all(map(_WITHOUT_CONDA.match, texts[1:]))
         learnt = learnt or (name in _DEFINES_CONDA and not without) or any("BASH_ENV" in text for text in texts)
         printing = name in _CONDA and verb.startswith("shell.")
@@ -68,6 +69,7 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
             continue
         hook = "conda shell.bash hook" if name == "conda" else f"{name} shell hook --shell bash"
         yield Problem(step, what, f'write eval "$({hook})" before {name} activate')
+        # One missing set-up explains all further activations.
         if not printing:
             return
 
@@ -102,6 +104,7 @@ def typographic_characters(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         if step.name in _TALKS or _only_talks(script, step.name):
             continue
+        # Slurm, launchers and usual tools have no use for such a letter.
         known = step.name.rpartition("/")[2] in _KNOWN
         sure = known or any(step is each.command or step is each.inner_command for each in started)
         for word in step.syntax.words:
@@ -120,6 +123,7 @@ def _only_talks(script: BatchScript, name: str) -> bool:
 
 def _typed(place: Place, letter: str) -> Problem:
     plain = "-" if letter in LONG_DASHES else "'" if letter in _QUOTES[:2] else '"'
+    # A pair of quotes must change together, but only the first one is known here.
     edits = (Edit(place.line, place.column, letter, plain),) if letter not in _QUOTES else ()
     what = f"{letter} is not {plain}, and the shell treats it as a letter"
     return Problem(place, what, f"type {plain} instead", edits=edits)
@@ -157,6 +161,7 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             using = (each for each in wide if _reaches(script, folder, each))
         elif entered is not None and _fills_here(step):
             folder, last = _plain(entered.words[1].text), entered
+            # The tasks of srun start in the current folder of the batch shell.
             using = (each for each in wide if not _leaves(script, last, step, each.command))
         else:
             continue
@@ -296,6 +301,7 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
         if not script.changes("SLURM_EXPORT_ENV") and _sets_up_before(script, launch):
             what = f"--export={directive.value}: the tasks get no variable of this script"
             yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
+    # A variable may expand to ALL or to a list of names.
     elif not any("$" in item.partition("=")[0] for item in export.text.split(",")):
         names = {item.partition("=")[0].upper() for item in export.text.split(",")}
         if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
@@ -437,6 +443,7 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     brief = 0 < (script.time_limit or 0) <= _DEBUGGING_TIME
     remedy = "remove it after debugging"
     for each in script.assignments_of(*_SLOW_SETTINGS) if not brief else ():
+        # A value from outside, a branch or a comment shows a deliberate choice.
         value, effect = _SLOW_SETTINGS[each.name]
         chosen = each.value.has_default or each.is_conditional or script.has_reason(each.line)
         if each.value.text.upper() == value and not chosen:
@@ -464,6 +471,7 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
     Documented: scancel(1).
     """
+    # On an exclusive node, there are no other jobs.
     alone = "exclusive" in script.options
     for step in script.commands:
         match = re.search(r"\b(pkill|killall)\b(?! -P)|\bscancel (-u|--user|--me)", step.trap_code)
@@ -552,6 +560,7 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
             name, equals, value = item.partition("=")
             if equals and is_secret(name, value):
                 yield _fault(name, option, value)
+    # Only users with processes on the node see its command lines.
     for launch in script.training if "exclusive" not in script.options else ():
         yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
@@ -561,6 +570,7 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
     for step in [step for step in script.batch_commands if "xtrace" in step.options]:
+        # An empty value hides no secret.
         names = [each.name for each in step.written_assignments if each.value.raw.strip("\"'")]
         names += [part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail]
         name = next((name for name in names if is_secret_name(name)), None)

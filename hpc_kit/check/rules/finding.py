@@ -96,6 +96,7 @@ class Rule(NamedTuple):
         seen: set[tuple[int, int]] = set()
         for problem in self.check(script):
             line, column = problem.place.line, problem.place.column
+            # A function of the script may be traced at several calls, with the same fault each time.
             if (line, column) in seen:
                 continue
             seen.add((line, column))

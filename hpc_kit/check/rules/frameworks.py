@@ -27,10 +27,12 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.training:
         size = script.size_of(launch)
+        # Without srun, Lightning starts its processes itself, and under torchrun it takes the agent's number.
         if launch.agent is not None or launch.stage("srun") is None or not size.is_stated:
             continue
         devices, nodes = launch.argument("devices"), launch.argument("num-nodes")
         of_trainer = any(re.match(r"[-+]*trainer\.(devices|num_nodes)\b", text) for text in launch.program.texts)
+        # `--devices` alone is an option of many programs.
         if nodes is None and not of_trainer:
             continue
         for name, text, count, unit, options in (
@@ -95,7 +97,8 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
             what = "ray start returns immediately: the step ends, and Slurm ends Ray with it"
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]
-    joined = any("address" in options for _, options in starts) or any(_starts_more(each) for each in heads)
+    # In the code of a shell under srun, the tasks may decide which of them is the head.
+    joined = any("address" in options or each.command is not each.inner_command for each, options in starts)
     others = [launch for launch in script.launch_lines if launch.program.name not in HELPER_PROGRAMS]
     alone = not any(each.stage("srun", "ssh", "shell", "mpirun") or each.program.kind == "program" for each in others)
     if heads and not joined and script.size.has_several_nodes and script.size.is_stated and alone:
@@ -116,6 +119,7 @@ _NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]
 def _short_ray_loop(script: BatchScript, workers: list[LaunchLine]) -> Iterator[Problem]:
     """Find a loop over the further nodes of the job that starts fewer workers of Ray than there are."""
     loops = {place.compound.line for launch in workers for place in launch.command.position.outward() if place.compound}
+    # A bound such as `worker_num=$((SLURM_JOB_NUM_NODES - 1))` is a number by now.
     known = {each.name: each.value.text for each in script.assignments if each.value.number is not None}
     for line in loops if len(workers) == 1 and script.size.nodes else ():
         match, nodes = _LOOP.search(script.lines[line - 1]), script.size.nodes or 0
@@ -143,11 +147,6 @@ def _idle_ray_nodes(script: BatchScript, starts: list[LaunchLine]) -> Iterator[P
         what = f"Ray runs on {count} of the {nodes} nodes of the job: the rest is idle"
         lines = (script.line_of("nodes"), *(launch.line for launch in starts))
         yield Problem(starts[-1].stages[0], what, "start ray start on each node", lines, certain=False)
-
-
-def _starts_more(head: LaunchLine) -> bool:
-    """Tell whether the tasks of srun decide which of them is the head."""
-    return head.command is not head.inner_command
 
 
 @rule("KIT226")

@@ -52,6 +52,7 @@ def _read(script: BatchScript, number: int, line: str) -> _Ignore | None:
     if match is None:
         return None
     last = number
+    # The command below may go on over several lines.
     if line.lstrip().startswith("#") and not line.startswith("#SBATCH"):
         last = min(number + 1, len(script.lines))
         while last < len(script.lines) and script.lines[last - 1].endswith("\\"):

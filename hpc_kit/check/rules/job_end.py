@@ -54,8 +54,7 @@ class ExitStatusFlow(NamedTuple):
     @property
     def is_read(self) -> bool:
         """A later command reads `$?`."""
-        parts = (part for each in self.followers for part in each.syntax.parts)
-        return any(part.kind == "variable" and part.text == "?" for part in parts)
+        return any(map(_reads_status, self.followers))
 
     def finding(self, what: str, remedy: str, *evidence: int, certain: bool | None = None) -> Problem:
         """Return a finding at the launch line. A lost status is an error only if a later command relies on it."""
@@ -76,9 +75,11 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
         return None
     places = [place for call in calls for place in _within_function(call)]
     followers = [each for call in calls for each in _followers(script, call)]
+    # The script itself decides what a failure means.
     if any(place.role == "condition" for place in places):
         return None
     pipefail = any(call.pipefail for call in calls)
+    # Without pipefail, a pipe has the status of its last command.
     piped = (each for each in places if each.pipeline_index + 1 < len(each.pipeline.commands) and not pipefail)
     shielded = (each for each in places if each.chain_index + 1 < len(each.chain.pipelines) or each.pipeline.negated)
     return ExitStatusFlow(
@@ -131,6 +132,7 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
     if step.in_task or step.around("function") is not launch.around("function"):
         return False
+    # The branches of an `if` share its compound command, and differ in their role.
     branches = {id(place.compound): place.role for place in launch.position.outward()}
     pipes = {id(place.pipeline): place.pipeline_index for place in launch.position.outward()}
     for place in step.position.outward():
@@ -153,6 +155,7 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     """Return the command whose status becomes the status of the script; None if it may be the training."""
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
+    # A bare `exit` returns the status of the command before it, which is the training.
     if followers and followers[0].name == "exit" and len(followers[0].words) == 1:
         return None
     return followers[-1] if followers else None
@@ -189,6 +192,7 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
         prints = behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind)
+        # In `train && copy || echo failed`, the status is that of the echo.
         if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, certain=False)
             return
@@ -207,6 +211,11 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 def _to_file(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a message goes to a file."""
     return step.syntax.output is not None or ">>" in script.lines[step.line - 1]
+
+
+def _reads_status(step: TracedCommand) -> bool:
+    """Tell whether a command reads `$?`. The pattern `?` of file names is text, and not a variable."""
+    return any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts)
 
 
 def _shown(step: TracedCommand) -> str:
@@ -248,7 +257,7 @@ def _captured(script: BatchScript) -> Iterator[Problem]:
         # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
         plain = not step.words
         shielded = len(step.position.chain.pipelines) > 1
-        read = any(each.text == "?" for later in followers[:1] for each in later.syntax.parts) or "$?" in step.texts
+        read = any(map(_reads_status, followers[:1])) or "$?" in step.texts
         if plain and (step.errexit or shielded or read or not followers or saves_status(tuple(followers))):
             continue
         effect = "the script goes on" if plain else f"{step.name} has a status of its own"
@@ -276,6 +285,7 @@ def _runs_training(code: str) -> bool:
 def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find commands that replace the status of `wait "$pid"`."""
     waits = [index for index, step in enumerate(flow.followers) if step.name == "wait" and len(step.words) > 1]
+    # `wait -n` returns the status of any one process.
     waits = [index for index in waits if "-n" not in flow.followers[index].texts]
     if not waits or flow.followers[waits[-1]].errexit or _shielded(flow.followers[waits[-1]]):
         return
@@ -333,8 +343,7 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
         if step.name != "wait" or len(step.words) > 1:
             continue
         place = step.position
-        following = script.commands_after(step)[:1]
-        reads = any(part.text == "?" for each in following for part in each.syntax.parts)
+        reads = any(map(_reads_status, script.commands_after(step)[:1]))
         if reads or step.in_condition("if", "while", "until") or _uses_failure(place):
             what = "wait without a process id always returns 0: the script never sees a failure"
             remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
@@ -370,6 +379,7 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
         return
     wait, loop = waits[-1], flow.launch.command.around(*LOOPS)
     match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    # `pid=$!` in a loop keeps the last process id alone.
     if match and loop and not any(loop is each for each in wait.compounds):
         name = match[1]
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
@@ -449,6 +459,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, "the trap ends every job with 0", 'write status=$? first, and exit "$status"')
     launch = script.training[-1]
     conditions = [place for place in launch.command.position.outward() if place.role == "condition"]
+    # `while ! srun ...` tries again: it handles the failure.
     if launch.command.in_task or {place.kind for place in conditions} != {"if"}:
         return
     # With an `else`, the script handles the failure. In a loop, one run of several may fail. After other work, the
@@ -492,7 +503,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     if flow.background:
         followers = followers[waits[-1] + 1 :] if waits else []
     for index, step in enumerate(followers):
-        if not any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts):
+        if not _reads_status(step):
             continue
         before = followers[index - 1] if index else None
         if before is not None and before.words and not step.is_conditional and before.name != "wait":
@@ -504,6 +515,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
 def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find PIPESTATUS behind another command than the pipe of the training."""
     reads = (any(part.text == "PIPESTATUS" for part in step.syntax.parts) for step in flow.followers)
+    # Number 0 is right behind the pipe, where PIPESTATUS belongs to it.
     number = next((number for number, reading in enumerate(reads) if reading), 0)
     before, step = flow.followers[number - 1 : number + 1] if number else (None, None)
     if before is None or step is None or step.is_conditional or step.in_condition():
@@ -548,6 +560,7 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
     remedy = "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe"
+    # Without such a reader, the only effect is the state that Slurm records.
     certain = flow.is_certain and (flow.is_relied_on or flow.is_read)
     yield flow.finding(what, remedy, behind.line, certain=certain)
 
@@ -560,7 +573,7 @@ def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
         if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
             continue
         later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
-        if any(part.text == "?" and part.kind == "variable" for each in later[:1] for part in each.syntax.parts):
+        if any(map(_reads_status, later[:1])):
             name = program_of(behind[-1]) or "its last command"
             what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
             remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
@@ -578,6 +591,7 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
         if loose or not behind or not (starts or launch.is_named_training) or len(place.chain.pipelines) > 1:
             continue
+        # In a loop, or after a jump back, the next training need not depend on this one.
         if launch.in_loop or later.line <= launch.line:
             continue
         what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
@@ -602,6 +616,7 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
         match = _COUNTS_UP.match(line)
         if match is None:
             continue
+        # `((i++))` is no command of the trace: take the options of the shell from the command before it.
         near = max((step for step in script.commands if step.line < number), key=lambda step: step.line, default=None)
         if near is None or not near.errexit or near.in_task:
             continue
@@ -683,6 +698,7 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
 
 def _without_step(script: BatchScript) -> LaunchLine | None:
     """Return the training of a script without steps, if all its programs are known."""
+    # A sourced file, or code that is not read, may start the step.
     if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", script.code):
         return None
     programs = [launch.program for launch in script.launch_lines]

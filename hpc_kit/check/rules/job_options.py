@@ -246,6 +246,7 @@ def exclusive_options(script: BatchScript) -> Iterator[Problem]:
     Fix: keep one.
     Documented: sbatch(1), at each of these options.
     """
+    # Each component of a heterogeneous job is checked by sbatch on its own.
     for component, options in enumerate(script.components):
         groups = [(group & options.keys(), severity) for group, severity in EXCLUSIVE]
         if _differ(options.get("gpus-per-node"), options.get("gres")):
@@ -302,6 +303,7 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
     """
+    # Such a script creates the folder in front of its own sbatch.
     if _submits_itself(script):
         return
     start = script.options.get("chdir", "")
@@ -353,6 +355,7 @@ def _folder(value: str, job_name: str | None) -> str | None:
     if "/" not in value or folder == ".":
         return None
     known = folder if job_name is None else re.sub(r"(?<!%)((?:%%)*)%x", lambda match: match[1] + job_name, folder)
+    # %u and %N are known only at submission, and such a folder may well exist.
     return None if re.search(r"(?<!%)(?:%%)*%[uxN]", known) else known.replace("%%", "%")
 
 
@@ -372,6 +375,7 @@ def shared_array_logs(script: BatchScript) -> Iterator[Problem]:
         if array is None or _one_element(array.value) or "open-mode" in part:
             continue
         for each in [part[name] for name in ("output", "error") if name in part]:
+            # `%%a` is the text `%a`. Each element has a job id (%j) of its own.
             distinct = re.search(r"%\d*[ajJ]", each.value.replace("%%", ""))
             if distinct is None and not each.value.startswith(("/dev/", "none")):
                 what = f"all elements of the array write to {each.value}"
@@ -431,6 +435,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     Documented: slurm.schedmd.com/gres.html.
     """
     directive = script.directive("partition")
+    # Many sites give all GPUs of a node to a job that takes the whole node.
     whole = "exclusive" in script.options or script.options.get("mem") == "0" or script.counts_only_nodes
     # `--constraint=gpu` selects whole nodes where jobs get no others.
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
@@ -438,6 +443,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
     asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
+    # `--device cpu`: the program needs no GPU.
     on_cpus = any(re.search(r"\bcpu\b", text) for launch in script.training for text in launch.program.texts)
     python = all(launch.program.kind == "python" for launch in script.training)
     if asks or on_cpus or not python:

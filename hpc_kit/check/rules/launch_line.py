@@ -46,6 +46,7 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         return
     if not nothing_unknown(script):
         return
+    # A script with srun may run a part of its work on the first node on purpose.
     if any(launch.multiplier for launch in script.launch_lines):
         yield from _idle_nodes(script)
         return
@@ -141,6 +142,7 @@ def multiplied_agents(script: BatchScript) -> Iterator[Problem]:
         size, count = script.size_of(launch), count_processes(agent)
         tasks = size.tasks_per_node or 1
         agents = agent.node_count
+        # With --nnodes equal to the tasks, each agent is one of several on its node.
         expects_all = agents is not None and agents.number is not None and agents.number == size.ntasks != size.nodes
         if tasks == 1 or count == 1 or expects_all:
             continue
@@ -164,6 +166,7 @@ def nested_launchers(script: BatchScript) -> Iterator[Problem]:
     for launch in script.launch_lines:
         kinds = [stage.name if stage.name == "horovodrun" else stage.kind for stage in launch.stages]
         outer = next((index for index, kind in enumerate(kinds) if kind in {"srun", "mpirun"}), None)
+        # mpirun without -np starts one process for each task of the job.
         size = script.size if outer is not None and kinds[outer] == "mpirun" else script.size_of(launch)
         if outer is None or not size.has_several_tasks:
             continue
@@ -193,6 +196,7 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         agent, size = launch.agent, script.size_of(launch)
+        # A variable such as `$ARGS` may contain --hostfile.
         if agent is None or agent.kind != "deepspeed" or agent.may_hide_options:
             continue
         given, have, lines = agent.node_count, script.size.nodes, (script.line_of("nodes"), launch.line)
@@ -273,6 +277,7 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
         elsewhere = [line for number, line in script.code_lines if number != text.line]
         whole = re.compile(rf"(?<![\w.-]){re.escape(PurePath(path).name)}(?![\w.-])")
         named = any(whole.search(re.sub(r"--hostfile\b", "", line)) for line in elsewhere)
+        # An unknown path, or a name that another line contains, may be the written file.
         if path.startswith("$") or any(path == other for _, other in written) or named:
             continue
         number, other = hosts[-1]
@@ -299,6 +304,7 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         size = script.size_of(launch)
+        # Without a launcher there is one task: its rank is 0.
         if launch.multiplier is None and launch.agent is None:
             continue
         if launch.multiplier is not None and launch.multiplier.kind == "mpirun":
@@ -335,6 +341,7 @@ def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:
     values = [*agent.overridden]
     backend = agent.option("rdzv-backend")
     number = agent.node_rank
+    # The rendezvous of c10d and etcd assigns the node ranks itself.
     if number is not None and backend is not None and backend.text != "static":
         values.append(number)
     return {(piece.origin.line, piece.origin.column) for value in values for piece in value.pieces}
@@ -345,6 +352,7 @@ def _differs(name: str, size: JobSize) -> bool:
     if not size.is_stated:
         return True
     if name == "SLURM_LOCALID":
+        # An unknown number of tasks per node may be larger than 1.
         return (size.tasks_per_node or 2) > 1 and size.has_several_tasks
     return size.has_several_nodes if name == "SLURM_NODEID" else size.has_several_tasks
 
@@ -369,6 +377,7 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.commands:
         name = step.name
+        # No program has such a name.
         if re.match(r"--?[A-Za-z]", name):
             what = f"{name} starts a command of its own: the line above ends too early"
             remedy = "end the line above in a backslash, and remove comments and empty lines before this one"
@@ -400,6 +409,7 @@ def _quote_in_comment(script: BatchScript) -> Iterator[Problem]:
             place, what = Origin(number, apostrophe.start(1) + 1), f"this ' ends the code that begins in line {begin}"
             yield Problem(place, what, "remove it: a comment in quoted code is code, too", (begin, script.unread_from))
             return
+        # The closing quote of the code.
         begin = 0 if re.match(r"\s*'", line) else begin
 
 
@@ -493,6 +503,7 @@ def redirected_test(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), test and CONDITIONAL EXPRESSIONS.
     """
     for step in script.commands:
+        # The parser has taken the redirection out of the words: its text is in the line alone.
         if step.name not in {"[", "test"} or step.syntax.words[0].line != step.syntax.words[-1].line:
             continue
         first, last = step.syntax.words[0], step.syntax.words[-1]

@@ -61,6 +61,7 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
     texts = {axis: text for axis, names in _DEGREES.items() if (text := launch.argument(*names)) is not None}
     known = {axis: text.number for axis, text in texts.items() if text.number is not None}
     product, world = prod(known.values()), nodes * per_node
+    # An unknown degree may make up the difference. A replica degree alone says nothing of the model.
     if len(known) < len(texts) or known.keys() <= {"replicas"} or launch.multiplier is None:
         return
     # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
@@ -83,6 +84,7 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
         what = f"micro batch {micro.text} x data {world // product} does not divide the global batch {batch.text}"
         certain = fixed and not (micro.has_default or batch.has_default)
         yield Problem(batch, what, "make the global batch a multiple of both", (micro.line, *lines), certain)
+    # The last and mildest finding: such a layout works, but is slow.
     elif known.get("tensor", 0) > per_node:
         what = f"tensor parallel degree {known['tensor']} spans nodes of {per_node} ranks"
         yield Problem(texts["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
@@ -183,6 +185,7 @@ def _number_in(text: ExpandedText, name: str) -> ExpandedText | None:
 
 def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
     """Find a program that starts its own workers, such as vLLM, with more of them than the job has GPUs."""
+    # With Ray, the workers may be on all nodes of its cluster.
     if any(launch.program.name == "ray" for launch in script.launch_lines):
         return
     for launch in script.launch_lines:

@@ -80,6 +80,7 @@ def _default_host(agent: LaunchStage) -> str | None:
     finds_address = "hpc_kit.runtime.torchrun" in agent.texts[:4] or "rdzv-endpoint" in agent.options
     if agent.kind != "torchrun" or finds_address or agent.may_hide_options:
         return None
+    # On one node, the loopback address is right.
     if nodes is None or nodes.text in {"1", "1:1"}:
         return None
     if backend is None or backend.text == "static":
@@ -148,6 +149,7 @@ _OWN_PORT = "$((10000 + SLURM_JOB_ID % 20000))"
 def _own_port(script: BatchScript, text: ExpandedText, port: int) -> tuple[Edit, ...]:
     """Return the edit that derives the port of an assignment from the job id."""
     before = script.lines[text.line - 1][: text.column - 1]
+    # In any other place, the two ends of a connection may both contain the number.
     bare = re.fullmatch(r"\s*(export\s+)?MASTER_PORT=", before) and text.pieces[0].origin.exact
     return (Edit(text.line, text.column, str(port), _OWN_PORT),) if bare else ()
 
@@ -256,6 +258,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
             continue
         low, high = bounds
         what = f"this port may be {high}: ports end at 65535" if high > 65535 else f"this port may be {low}, below 1024"
+        # Job ids grow beyond 65535 in time. A random number may stay below.
         job_id = "JOB" in text.text or low == high
         certain = (high > 65535 and job_id) or high < 1024
         yield Problem(text.slice_of(*port.span(1)), what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
@@ -291,6 +294,7 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         exported = any(each.is_exported or each.in_task for each in assignments)
         if exported or any(re.search(each.format(name), text) for each in _HANDED_ON):
             continue
+        # An agent sets these variables for its processes. A line that reads the variable passes its value on.
         if not in_tasks and (agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE)):
             continue
         effect = f"in the tasks, ${name} expands to nothing" if in_tasks else "no program sees it"

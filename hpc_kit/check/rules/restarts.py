@@ -26,6 +26,7 @@ _REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
 def _requeues(script: BatchScript) -> Place | None:
     """Return the place where a script asks to be started again: an option, a command, or a trap."""
     option, forbidden = script.directive("requeue"), script.directive("no-requeue")
+    # sbatch uses the last of two options that contradict each other.
     if forbidden is not None and (option is None or option.line < forbidden.line):
         return None
     return option or next((step for step in script.commands if _requeues_in(step)), None)
@@ -68,6 +69,7 @@ def _skips_finished_work(script: BatchScript) -> bool:
         return False
     for step in script.commands_before(script.training[0].command):
         if step.name == "exit" and step.texts[1:2] in ([], ["0"]) and step.is_conditional:
+            # The test is on the line of the `exit` itself, or on that of the `if` around it.
             lines = [step.line, *(compound.line for compound in step.compounds[:1])]
             if any(re.search(r"\s-[efs]\s", script.lines[number - 1]) for number in lines):
                 return True
@@ -180,6 +182,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
             return
+    # A script that copies files may bring its checkpoint to a shared folder and back.
     for launch in training if not _copies_files(script) else ():
         local = next((word for option, word in _options_with_paths(launch) if _is_left_behind(option, word)), None)
         if local is not None:
@@ -194,7 +197,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
             return
     directives = {each.line for each in script.directive_options}
+    # A directive such as --job-name=resume-test says nothing about the program.
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
+    # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in training)
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in training for text in launch.program.texts)
     if (
@@ -293,6 +298,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     handlers = {step.trap_code for step in script.commands} - {""}
     for step in script.batch_commands:
         before = bool(script.training) and step.line < script.training[0].line
+        # A condition mostly tests whether the training has succeeded. The existence of the folder is no such test.
         if step.is_conditional and not (before and _tests_path(step)):
             continue
         in_handler = any(compound.name in handlers for compound in step.compounds)
@@ -429,8 +435,9 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             what = "this starts all elements of the array again"
             yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
         elif again and training and step.line < training[0].line and _is_unconditional(step):
-            ends = [each for each in script.commands if each.is_conditional or each.name != "exit"]
-            stops = any(each.name in {"exit", "scancel"} for each in ends)
+            stops = any(
+                each.name == "scancel" or (each.name == "exit" and each.is_conditional) for each in script.commands
+            )
             if not stops and "afternotok" not in " ".join(step.texts):
                 what = "each job submits the next one, and nothing ends the chain"
                 remedy = "write a condition before it: [ -f done ] || sbatch ...; or --dependency=afternotok:..."
@@ -481,6 +488,7 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if signal is None or not signal.batch_shell or flow is None or not flow.background:
         return
     waits = [step for step in flow.followers if step.name == "wait"]
+    # A second wait, or one in a loop, waits again after the trap.
     if len(waits) != 1 or waits[0].compounds:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
@@ -514,6 +522,7 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
     for launch in script.training:
+        # Without B:, Slurm signals the tasks of steps only, so that a program without srun gets nothing.
         if launch.stages[0].kind != "srun" or traps_for(script, signal.number):
             continue
         shell = launch.stage("shell")
@@ -533,6 +542,7 @@ def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
         behind = place.pipeline.commands[place.pipeline_index + 1 :]
         following = script.commands_after(launch.command)
         saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
+        # `$!` is the process id of the last command of a pipe.
         if not behind or not launch.command.in_background or saved is None:
             continue
         uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
@@ -571,6 +581,7 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     Fix: copy the result after the training, or in `trap '...' EXIT`: `rsync -a "$TMPDIR/out/" results/`.
     Documented: slurm.schedmd.com/job_container_tmpfs.html.
     """
+    # KIT415 reports the checkpoints of a job that starts again.
     if _requeues(script) is not None or script.sources_files:
         return
     for launch in script.training:

@@ -79,6 +79,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
 def _too_late(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
     """Find a set-up behind the only training, in a script without one before."""
     first = next(filter(sets_up, script.batch_commands), None)
+    # With several programs, the set-up may be for a later one.
     if len(training) != 1 or first is None or script.launch_lines[-1] is not training[0]:
         return
     inside = training[0].command.position in first.position.outward()
@@ -110,6 +111,7 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             undone[of_modules] = step, before
         elif sets_up(step) or (of_modules and "restore" in step.texts[1:2]):
             loaded[of_modules] = step
+            # Loaded again: the earlier purge was a clean start.
             undone.pop(of_modules, None)
     for step, before in undone.values():
         after = next((launch for launch in training if script.is_before(step, launch.command)), None)
@@ -133,6 +135,7 @@ def _hidden_by_module(script: BatchScript, training: list[LaunchLine]) -> Iterat
             active, hidden = step, None
         loads = sets_up(step) and step.name in _MODULES and any(map(_OTHER_PYTHON.match, step.texts[1:]))
         if loads and active is not None and step.position.block is active.position.block:
+            # The first such module is the one to move.
             hidden = hidden or (step, active)
     after = [launch for launch in training if hidden is not None and script.is_before(hidden[0], launch.command)]
     # A path to an interpreter does not depend on PATH.
@@ -270,6 +273,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         optional = re.match(r":?[-+?=]", part.detail)
         if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
             continue
+        # Short names such as `LR` and `LN` resemble each other by chance.
         match = _resembling(name, known) if len(name) >= 6 else None
         match = match or next((other for other in unread if _shares_word(name, other)), None)
         if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:

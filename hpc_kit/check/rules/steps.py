@@ -96,6 +96,7 @@ def larger_step(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.launch_lines:
         srun = launch.stage("srun")
+        # An srun within a step, or behind salloc, has another allocation or its own limits.
         if srun is None or srun.error or launch.command.in_task or launch.stages[0] is not srun:
             continue
         for what, name, certain in _excess(script, job, srun):
@@ -154,6 +155,7 @@ def smaller_step(script: BatchScript) -> Iterator[Problem]:
     count, cpus = srun.option("ntasks", "ntasks-per-node"), srun.option("cpus-per-task")
     if count is None or not job.is_stated or job.ntasks is None or step.ntasks is None:
         return
+    # KIT202 reports nodes without a task.
     if job.nodes not in {None, step.nodes}:
         return
     threads = (cpus.number if cpus is not None else None) or 1
@@ -202,6 +204,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
+        # On several nodes or with GPUs, the program may share its work by rank without an option.
         elif not size.has_several_nodes and not size.has_gpus and (workers := _own_workers(launch)) is not None:
             what = f"srun starts this {count} times, and each starts {workers.text} workers for the same work"
         elif (path := _prepared_file(script, launch)) is not None:
@@ -298,6 +301,7 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
             if again and claim.excludes(claim, job):
                 what = "each of these steps has all resources of the node: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
+            # The first step with these resources is the one that holds them.
             running.setdefault(claim, launch)
 
 

@@ -184,6 +184,7 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         # execve fails with ENOENT: the tasks end with exit code 2.
         failed = {end.host for end in attempt.ends if end.code == 2 and end.line.file == event.line.file}
         host = failed.pop() if len(failed) == 1 else None
+    # A node is to blame: name a rank only if it is the only one that the node took down.
     if event.rule.scope == "node":
         same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING]
         stated = {each.groups.get("host") or each.host for each in same} - {None}
@@ -200,6 +201,7 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
             host = only or next(iter(named))
     if host and _NAMES_NO_HOST.fullmatch(host):
         host = None
+    # The same host may be named with its domain by one program, and without it by srun.
     short = host.partition(".")[0] if host else None
     return rank, short if any(end.host == short for end in attempt.ends) else host
 
@@ -223,6 +225,7 @@ def _only_node(attempt: Attempt, event: Event) -> str | None:
     evidence = attempt.evidence
     stated = evidence.nodes_of(event.line.file, event.attempt)
     lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | stated
+    # Lists that differ are those of several attempts or jobs.
     hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
     others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
     # A script of several nodes may name only the first one.
@@ -256,6 +259,7 @@ def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
 
 def _is_of_all(attempt: Attempt, event: Event) -> bool:
     """Return whether lines without ranks contain one traceback at least once for each rank."""
+    # Ranks count from 0.
     size = max([attempt.evidence.world, *(rank + 1 for rank in attempt.evidence.ranks)])
     if event.rank is not None or event.traceback is None or size < 2:
         return False
@@ -286,6 +290,7 @@ def _proofs(attempt: Attempt, event: Event) -> list[Proof]:
     ]
     ends = [end for end in attempt.ends if end.has_failed]
     lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
+    # Five proofs at most: first the line itself, then equal lines, ends of ranks, and states of the job.
     lines += [row.line for row in attempt.rows if row.line and not row.is_step and row.state.finished]
     return [proof_of(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
 
@@ -308,6 +313,7 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     consequences = attempt.of_kind("consequence")
     victims = {each.rank for each in consequences if each.rule.weight > 5 and each.rank is not None}
     victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
+    # A rank with the same failure is no victim of it.
     victims -= {rank, *_ranks_with(attempt, event)}
     if not victims or event.rule.kind == "consequence":
         return []

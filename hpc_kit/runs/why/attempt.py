@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
-from hpc_kit.runs.why.rules import rule_named
+from hpc_kit.runs.why.rules import DIRECT, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.states import JobState
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.rules import Kind
     from hpc_kit.runs.why.slurm_tables import JobRow
-
-DIRECT = 60
-"""Weight from which a rule states a cause directly."""
 
 HANDLED_LINES = 3
 """Lines after an exception that show that a killed program did not die of it."""
@@ -56,7 +54,6 @@ _STATE_RULES = {
 _SIGNAL_RULES = {53: "log-folder", 9: "killed"}
 """Rules of the signals in the exit codes of failed jobs. Slurm uses 53 if it could not open the log."""
 
-
 _DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
 
 _CODE_RULES = {124: "command-timeout"}
@@ -75,6 +72,7 @@ class Attempt:
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
         self._assign_processes()
+        # One rank 0 is normal. Several mean that each process is an MPI world of its own.
         if len(single := self.named("mpi-many-rank-0")) == 1:
             self.events.remove(single[0])
         self.events += self._state_events()
@@ -96,6 +94,7 @@ class Attempt:
 
     def _separate_agents(self) -> None:
         """Remove the ranks of tasks that are agents of torchrun: it reported ranks, or a signal ended the task."""
+        # srun prints task numbers: with torchrun, these are one number per node, and no ranks.
         agents = [
             end for end in self.ends if end.reporter == "srun" and (self.evidence.has_agents or end.signal is not None)
         ]
@@ -129,6 +128,7 @@ class Attempt:
         """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""
         if line.time is None or self.evidence.began is None:
             return 0.0
+        # The log of the kernel contains no year.
         seconds = (self.evidence.began - line.time) % YEAR
         return seconds / 3600 if seconds < YEAR / 2 else 0.0
 
@@ -156,6 +156,7 @@ class Attempt:
 
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
+        # An exception does not end a process by SIGKILL or a segmentation fault.
         ends = [end.signal for end in self.ends if event.rank in end.ranks]
         if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not DEADLY.isdisjoint(ends):
             return True
@@ -197,9 +198,11 @@ class Attempt:
         """Return whether the program itself reports success: a batch script may do so whatever happened."""
         if not re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body):
             return False
+        # A number in the line mostly comes from a variable: compare the words before it with the script.
         words = re.escape(re.split(r"\d", line.body.strip())[0].strip() or line.body)
         printed = re.compile(rf"(?<!&& )\b(?:echo|printf)\b.*{words}")
         scripts = [lines for lines in self.evidence.scripts.values() if any(map(printed.search, lines))]
+        # With `set -e`, the script reaches its own line of success only after success.
         return not scripts or any(re.search(r"\bset -\w*e", "\n".join(lines)) for lines in scripts)
 
     def first(self, events: Iterable[Event]) -> Event | None:
@@ -215,7 +218,7 @@ class Attempt:
         bucket = 0 if event.rule.weight >= DIRECT else 1
         time = event.line.time if event.line.time is not None else 0.0
         return (
-            place > 1e6,
+            place == math.inf,
             logged,
             event.is_hint,
             bucket,
@@ -225,11 +228,14 @@ class Attempt:
         )
 
     def place_in_report(self, event: Event) -> float:
-        """Return the position of a rank among the ranks that a launcher reported as failed; 0 if nothing is known."""
+        """Return the position of a rank among the ranks that a launcher reported as failed.
+
+        0: nothing is known. Infinite: the launcher reported other ranks only.
+        """
         ends = self.failed_ends()
         if not ends or event.rank is None or event.strength == SYSTEM:
             return 0
-        return next((place for place, end in enumerate(ends) if event.rank in end.ranks), 1e7)
+        return next((place for place, end in enumerate(ends) if event.rank in end.ranks), math.inf)
 
     def failed_ends(self) -> list[TaskEnd]:
         """Return the ends of ranks that failed by themselves, in the order of time."""
@@ -250,6 +256,7 @@ class Attempt:
                 if name and row.line is not None and row.state.failed:
                     found.append(self._row_event(name, row, row.line))
                 continue
+            # Slurm also cancels the steps that still run when a job ends for another reason.
             if row.is_step and row.state is JobState.CANCELLED:
                 continue
             found.append(self._row_event(name, row, row.line))
@@ -302,6 +309,7 @@ def _same_job(row: JobRow, job: JobRow) -> bool:
 def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     """Return what belongs to the last attempt of each file. In a file without marks, only a rank's last exception."""
     requeued = [event for event in evidence.events if event.line.file in evidence.requeued]
+    # After a requeue, other files may contain the new attempt. Then the requeue alone is of interest.
     later = [event for event in evidence.events if event.line.file not in evidence.requeued]
     if later or any(end.line.file not in evidence.requeued for end in evidence.ends):
         requeued = [event for event in requeued if event.rule.kind == "end"]
@@ -309,6 +317,7 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     for event in evidence.events:
         latest[event.line.file] = max(latest.get(event.line.file, 0), event.attempt)
     events = [event for event in (*requeued, *later) if event.attempt == latest[event.line.file]]
+    # Files of single ranks often have no mark of a new attempt.
     if evidence.attempts > 1:
         marked = {name for name, attempt in latest.items() if attempt}
         last_of = {

@@ -272,6 +272,7 @@ class _FileCollector:
         """Keep a batch script apart: its text is no output."""
         with self.log.path.open("rb") as file:
             text = file.read(1 << 16)
+        # A log may begin with `#!`, if the script prints itself.
         if b"#SBATCH" not in text and not self.log.name.endswith((".sh", ".sbatch", ".slurm", ".py")):
             return False
         lines = text.decode(errors="replace").split("\n")
@@ -318,6 +319,7 @@ class _FileCollector:
             if not (finished or self.labels or text.startswith(("[", "(")) or number == last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
+            # The last line of the program says more than the frames of C++ behind it.
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
                 known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
             if finished and _says_success(line.body):
@@ -367,6 +369,7 @@ class _FileCollector:
         self._take_back(line)
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
+        # A line belongs to one reader: the further lines of a message are no messages of their own.
         matters = self._own_error(line) or self.tracebacks.read(line, self.before) or self._table(line)
         matters = matters or self._report(line) or self._plain(line)
         self.before = line
@@ -376,6 +379,7 @@ class _FileCollector:
         """Return whether another attempt of the program runs: ranks that end print a few more lines."""
         if self.pending_attempt == "any":
             return bool(line.body) and not _is_end_noise(line.body)
+        # The remaining ranks may print a few steps that were under way.
         more = HANDLED_AFTER * max(len(self.ranks), 1)
         return self.reader.count_progress() - self.progress_at_end >= more
 
@@ -446,6 +450,7 @@ class _FileCollector:
         body = line.body
         if found := _TASK.match(body):
             ranks = tuple(_expand_tasks(found["tasks"]))
+            # The tasks of srun are agents if torchrun has reported ranks.
             if not self.evidence.has_agents:
                 self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
                 self.evidence.ranks.update(ranks)
@@ -469,6 +474,7 @@ class _FileCollector:
     def _note_end(self, host: str, tasks: tuple[int, ...], number: int) -> None:
         """Note the line of the ends of tasks. A task that ends again after output belongs to a later step."""
         boundary = max((self.ended.get((host, task), 0) for task in tasks), default=0)
+        # A task ends once per step: a second end, after new output, is that of a later srun.
         if 0 < boundary < self.output_line:
             self._start_attempt()
             self.evidence.has_later_step |= self.retry_line < boundary
@@ -524,12 +530,15 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        is_statement = not _QUIET.search(body) and self._note_attempt(body)
+        is_quiet = _QUIET.search(body) is not None
+        is_statement = not is_quiet and self._note_attempt(body)
+        # NCCL's debug output names the hosts and the number of the ranks.
         is_statement |= self._note_job(line)
-        if _QUIET.search(body):
+        if is_quiet:
             return is_statement
         is_call = self._collective(line)
-        exception = bool(_SYNTAX.match(body)) and self._follows_frame()
+        # Python prints a SyntaxError of the main program without the header of a traceback: its code comes before it.
+        exception = bool(_SYNTAX.match(body)) and self.before is not None and self.before.body.startswith(" ")
         if printed := self._exception_of_hydra(body):
             body, exception = printed, True
         matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
@@ -562,6 +571,7 @@ class _FileCollector:
         if found := _NEW_ATTEMPT.search(body):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
+        # A count of 0 is that of the first attempt.
         restart = _RESTART.search(body)
         if restart and int(restart["count"]):
             self.pending_attempt = "any"
@@ -607,6 +617,7 @@ class _FileCollector:
         if found := _NODE_LIST.search(line.body):
             self._note_nodes(found["nodes"])
             is_statement = True
+        # Slurm names nodes of its own choice, such as the node that failed.
         if (found := _OWN_NODE.search(line.body)) and not _SYSTEM.search(line.text):
             if line.rank is not None:
                 self.evidence.hosts.setdefault(line.rank, found["node"])
@@ -617,9 +628,6 @@ class _FileCollector:
     def _note_nodes(self, nodes: str) -> None:
         attempt = self.attempt + bool(self.pending_attempt)
         self.evidence.node_lists.setdefault((self.log.name, attempt), set()).add(nodes)
-
-    def _follows_frame(self) -> bool:
-        return self.before is not None and self.before.body.startswith(" ")
 
     def _collective(self, line: Line) -> bool:
         """Read in which collective a rank waits, and how many it has called."""
@@ -645,7 +653,9 @@ class _FileCollector:
             self.reader.freeze()
         match = specify_exit_code(match)
         groups = match.groups
+        # A line of one process may be about another one, such as a message of srun.
         given = groups.get("rank") or groups.get("task")
+        # DeepSpeed numbers the processes of each node from 0.
         if local := groups.get("local"):
             given = str(self.first_rank + int(local))
         rank = int(given) if given else line.rank
@@ -676,6 +686,7 @@ def _strength(line: Line, rule: Rule) -> Strength:
         return WARNING
     if _SYSTEM.search(line.text):
         return SYSTEM
+    # Words such as "warning" or "retrying" make it one, unless the rule is about warnings.
     return WARNING if SOFTENED.search(line.text) and not rule.warns else LINE
 
 

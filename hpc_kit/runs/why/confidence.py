@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.attempt import DEADLY, DIRECT, STATE_ORDER, explains, had_progress_between
+from hpc_kit.runs.why.attempt import DEADLY, STATE_ORDER, explains, had_progress_between
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
 from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
+from hpc_kit.runs.why.rules import DIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +76,7 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
     ):
         return False
     if event.order == ANALYSIS_ORDER:
+        # Torch itself states a mismatch. A late rank needs two others that waited for it.
         waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
         return rule.name.startswith(("collective-mismatch", "world-size")) or (
             rule.name == "late-rank" and len(waiting) >= 2
@@ -115,6 +118,7 @@ def _contradicts_ends(attempt: Attempt, event: Event) -> bool:
         return bool(ends) and all(victims.issuperset(end.ranks) for end in ends)
     if event.rank is None or event.strength == SYSTEM or event.order == ANALYSIS_ORDER:
         return False
+    # Python catches no SIGKILL: the signal, and not the exception, has ended the process.
     if event.strength == EXCEPTION and any(end.signal in DEADLY for end in ends if event.rank in end.ranks):
         return True
     if event.line.rank not in {None, event.rank}:
@@ -171,7 +175,7 @@ def _has_rival(attempt: Attempt, event: Event, fatal: Sequence[Event]) -> bool:
         return True
     others = [each for each in fatal if not _are_related(each, event)]
     place = attempt.place_in_report(event)
-    if event.rank is not None and place < 1e6 and attempt.ends:
+    if event.rank is not None and place < math.inf and attempt.ends:
         # The launcher reported the end of another rank, with an error of its own, before.
         return any(each.strength == EXCEPTION and attempt.place_in_report(each) < place for each in others)
     return any(

@@ -19,11 +19,11 @@ from hpc_kit.runs.why.answers import (
     verdict_of,
     waiting_verdict,
 )
-from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, had_progress_between
+from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late
-from hpc_kit.runs.why.rules import fill_template
+from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -70,12 +70,14 @@ def decide(evidence: Evidence) -> Verdict:
 
 def _answer(attempt: Attempt) -> Verdict:
     fatal = _fatal(attempt)
+    # A job with exit code 0 may still have lost its output, or never have started its program.
     if attempt.job and attempt.completed and not fatal and not attempt.failed:
         if (hidden := attempt.first(_hidden_failures(attempt))) is None:
             return _no_failure(attempt, attempt.job)
         return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely")
     culprit = attempt.first(fatal)
     ordered = attempt.first(attempt.of_kind("end"))
+    # An end that Slurm ordered makes programs print errors, which are then no causes.
     if ordered and (culprit is None or explains(ordered, culprit) or _comes_after(attempt, culprit, ordered)):
         culprit = ordered
     if waiting := _waits(attempt, culprit):
@@ -85,6 +87,7 @@ def _answer(attempt: Attempt) -> Verdict:
     if culprit is None:
         return unknown_verdict(attempt)
     chain = _chain(attempt, culprit)
+    # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
         chain = [found]
     return verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
@@ -95,6 +98,7 @@ def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
     job = attempt.job
     if job is None or not attempt.waits_or_runs():
         return None
+    # The logs are those of the job before it: its failure is the answer.
     if job.state is JobState.PENDING and "Dependency" in job.reason:
         before = culprit or _weak_candidate(attempt)
         return waiting_verdict(job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None)
@@ -133,9 +137,11 @@ def _causes(attempt: Attempt) -> list[Event]:
 
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:
+    # A running job that trains on has survived the error.
     if event.progress and attempt.waits_or_runs():
         return False
     if event.strength == SYSTEM:
+        # A job can be COMPLETED although the kernel killed one of its processes: its script masks the exit code.
         is_direct = event.rule.weight >= DIRECT and not event.is_hint
         return not attempt.completed or (is_direct and not attempt.succeeded_after(event))
     traceback = event.traceback
@@ -145,6 +151,7 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
         return False
     if attempt.failed:
         return True
+    # A program that logs an exception has caught it.
     if traceback is not None and traceback.is_logged and (attempt.completed or attempt.success):
         return False
     return not attempt.succeeded_after(event)
@@ -178,6 +185,7 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
         if not (event.is_hint or event.progress) and event.lines_after <= LAST_LINES
     ]
     lost = [event for event in last if _lost_output(event)]
+    # After a report of success, only lost output is a failure.
     if lost or any(map(attempt.reports_success, attempt.success)):
         return lost
     return [
@@ -204,6 +212,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
     if direct := attempt.first([event for event in lines if event.rule.weight >= DIRECT]):
         return direct
     if attempt.failed or not attempt.success or _has_unfinished_victims(attempt):
+        # From the best explanation to the poorest: the first list with an event decides.
         for events in (
             find_late(attempt),
             lines,
@@ -224,6 +233,7 @@ def _has_unfinished_victims(attempt: Attempt) -> bool:
     """Return whether a rank lost another one before it reported success itself."""
     done = {(line.file, line.rank) for line in attempt.success}
     return any(
+        # Lower weights are noise and ends that were ordered: no sign of a failed rank.
         event.rule.weight >= 20
         and (event.strength == EXCEPTION or (event.strength == LINE and not event.lines_after))
         and (event.line.file, event.rank) not in done
@@ -254,6 +264,7 @@ def _symptoms(attempt: Attempt) -> list[Event]:
 
 
 def _victims(attempt: Attempt) -> list[Event]:
+    # Rules with a weight of 5 or less match lines that every failed job prints.
     victims = [event for event in attempt.of_kind("consequence", above=WARNING) if event.rule.weight > 5]
     return [event for event in victims if event.rule.class_ not in {"exit-code", "terminated"}] or victims
 
@@ -311,10 +322,12 @@ def _cancelled_steps(attempt: Attempt) -> list[Event]:
 
 def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
     """Return whether an error is part of an end that Slurm ordered."""
+    # A message of the kernel about a dead process or device is no part of an orderly end.
     if explains(culprit, ordered) or (culprit.rule.weight >= 85 and culprit.strength == SYSTEM):
         return False
     ends = [end.time for end in attempt.failed_ends() if culprit.rank in end.ranks]
     time = culprit.line.time if culprit.line.time is not None or not ends else ends[0]
+    # A row of sacct gives the end of the job, but not the time of the order.
     orders = [each.line.time for each in attempt.of_kind("end") if each.order != STATE_ORDER]
     ordered_at = next((each for each in orders if each is not None), ordered.line.time)
     if time is not None and ordered_at is not None:
@@ -322,6 +335,7 @@ def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
     lines = [each.line.number for each in attempt.of_kind("end") if each.line.file == culprit.line.file]
     if lines:
         return culprit.line.number > min(lines)
+    # Without times or a common file, an error counts as part of the end only if its rule states no cause.
     return culprit.rule.weight < 40
 
 
@@ -331,6 +345,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
     known = set(map(id, attempt.events))
     # An earlier step of the script may have left a part of a file, for instance on a full local disk.
     of_steps = [event for event in attempt.evidence.events if id(event) not in known and event.rule.kind == "cause"]
+    # Rules may explain each other in a circle.
     for _ in range(3):
         behind = [event for event in attempt.events if _is_behind(event, chain[-1])]
         if attempt.evidence.has_later_step:
@@ -356,6 +371,7 @@ def _is_behind(event: Event, culprit: Event) -> bool:
     came_first = (
         event.line.file != culprit.line.file
         or event.order < culprit.order
+        # A message of Slurm or the kernel may come later than its effect.
         or event.strength == SYSTEM
         or culprit.rule.confidence == "likely"
     )

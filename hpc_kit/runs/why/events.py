@@ -195,6 +195,7 @@ class Evidence:
         """
         found = copy.copy(self) if with_logs else Evidence()
         found.memory, found.scripts = self.memory, self.scripts
+        # Each element changes its events, such as their ranks: it gets copies.
         found.events = [replace(event) for event in self.events if with_logs or event.strength == SYSTEM]
         own = [row for row in self.rows if element in {row.element, row.job_id.partition(".")[0]}]
         found.rows = own or [row for row in self.rows if not row.element]
@@ -203,6 +204,7 @@ class Evidence:
     def nodes_of(self, file: str, attempt: int) -> set[str]:
         """Return the node lists that a file states in an attempt, or else those that other files state."""
         of_attempt = [nodes for (_, number), nodes in self.node_lists.items() if number == attempt]
+        # A job that starts again may get other nodes.
         stated = of_attempt or list(self.node_lists.values())
         return self.node_lists.get((file, attempt)) or set().union(*stated)
 

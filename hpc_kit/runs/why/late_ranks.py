@@ -70,6 +70,7 @@ def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | No
     found = _mismatch(
         attempt, "collective-mismatch-shape", group, lambda each: f"{each.operation} of {each.elements} elements"
     )
+    # One element against many: the ranks are in different lines of the program, or in different steps.
     if "1" not in sizes:
         return found
     last = attempt.evidence.last_of(found.rank)
@@ -140,6 +141,7 @@ def _behind(attempt: Attempt) -> Event | None:
         return None
     least = min(enqueued.values())
     late = sorted(rank for rank, count in enqueued.items() if count == least)
+    # If most ranks are behind, the few ahead may be the odd ones.
     if len(late) * 2 > len(enqueued):
         return None
     most = max(enqueued.values())
@@ -161,6 +163,7 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
     silent = sorted(known - reporting)
+    # With so many silent ranks, it is their logs that are missing.
     if not reporting or not silent or len(silent) * 2 > len(known):
         return None
     by_rank = {key[1]: last for key, last in evidence.last.items()}
@@ -219,6 +222,7 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     versions = Counter(version for version, _ in stated.values())
     if culprit.rule.class_ not in _NOT_MET or len(versions) < 2:
         return None
+    # Of two equally frequent versions, that of rank 0 is the usual one.
     usual = max(versions, key=lambda version: (versions[version], version == stated.get(0, ("",))[0]))
     odd = min(rank for rank, (version, _) in stated.items() if version != usual)
     other = min(rank for rank, (version, _) in stated.items() if version == usual)

@@ -48,8 +48,10 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     sizes = {path: path.stat().st_size for path, _ in logs}
     share = max(max_bytes // max(len(logs), 1), MIN_BYTES) if max_bytes and sum(sizes.values()) > max_bytes else 0
     for path, rank in logs:
+        # The cause is near the end of a log.
         skip = max(sizes[path] - share, 0) if share else 0
         add_file(evidence, LogFile(path, str(path), rank, skip=skip))
+        # Only messages of srun, in the log of the batch script, count tasks. Logs of ranks come later.
         if path in run.batch_logs():
             _number_ranks(evidence, run.ranks_per_task)
     add_first_failure(run.folder, evidence)
@@ -70,6 +72,7 @@ def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:
     pairs: list[tuple[Path, int | None]] = [(path, None) for path in run.batch_logs()]
     marker = read_first_failure(run.folder)
     for rank in dict.fromkeys([*run.ranks()[:MAX_RANKS], *([marker.rank] if marker else [])]):
+        # An agent of torchrun writes for all its ranks.
         *own, agent = run.rank_logs(rank)
         pairs += [*((path, rank) for path in own), (agent, None)]
     for path, writer in pairs:
@@ -156,6 +159,7 @@ def _add_awaited_rank(folder: Path, marker: FirstFailure, host: str | None, evid
     line = _marker_line(folder, marker, host, f"hpc-kit: rank {marker.rank} was awaited: {marker.reason}")
     match = match_line(line.body)[0]
     attempt = evidence.attempts - 1
+    # Order -1: the ranks that waited report their errors later.
     evidence.events.append(Event(match.rule, match.groups, line, marker.rank, host, attempt, -1, SYSTEM))
     _add_rank(evidence, marker.rank, host)
 
@@ -190,5 +194,6 @@ def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
     if run.record is not None:
         row.req_mem = _requested_memory(run.record.resolved.job.resources)
     if state is JobState.UNKNOWN:
+        # Without a state there is nothing to quote.
         row.line = None
     return row

@@ -117,6 +117,8 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
             files += [(entry, str(entry)) for entry in inside]
         else:
             files.append((path, str(path)))
+    # The names of the files are compared with each other: `gpu03.log` beside `gpu04.log` are hosts, `fit-0.log` beside
+    # `fit-1.log` are ranks, and `9_0.log` beside `9_1.log` are elements.
     numbered = _ranks_of_numbered([path for path, _ in files])
     hosts = _hosts_of_named([path for path, _ in files if path not in numbered or not _NUMBERED.search(path.name)])
     elements = _elements_of_named([path for path, _ in files])
@@ -214,10 +216,12 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
     elements = {path: f"{group.get('array', '')}_{group['index']}" for path, group in groups.items()}
     ranks = {path: set(_NAMED_RANK.findall(heads.get(path, b""))) for path in elements}
     names_ranks = all(ranks[path] == {group["index"].encode()} for path, group in groups.items())
+    # With %t in the name, or if each file names the rank of its index, the numbers are ranks.
     if any(map(_FILE_OF_TASK.search, texts)) or (len(elements) > 1 and names_ranks):
         elements = {path: element for path, element in elements.items() if path.name.startswith("slurm-")}
     folders = {path: name for path in paths for name in path.parts[:-1] if re.fullmatch(r"\d+_\d+", name)}
     jobs = {path: match[1] for path in paths if (match := _SUBMITIT_JOB.search(path.name)) and path not in elements}
+    # A single folder or job is no array.
     more = [each for each in (folders, jobs) if len(set(each.values())) > 1]
     return {path: element for each in more for path, element in each.items()} | elements
 
@@ -343,6 +347,7 @@ class LogReader:
                 continue
             block, rest = (data[:cut], data[cut + 1 :]) if cut >= 0 else (data, b"")
             yield from self._lines_of(block)
+            # A short block alone may have less than the last lines.
             tail = block if len(block) > 4096 or not tail else tail + b"\n" + block
         if rest:
             yield from self._lines_of(rest)
@@ -356,6 +361,7 @@ class LogReader:
         self.lines += len(shapes)
         distinct = set(shapes)
         new = distinct - self._memory.plain - self._muted
+        # A program whose lines never repeat would be read line by line: search for words first.
         if len(self._memory.plain) > MANY_SHAPES:
             new = {shape for shape in new if has_trigger(shape.lower())}
         if new or self._wants_all():
@@ -366,6 +372,7 @@ class LogReader:
         self._position = len(shapes)
         if self._progress_shapes is not None:
             self.count_progress()
+        # Before the first error, lines are only noted as normal output.
         elif len(self._seen) < MAX_SHAPES:
             self._seen |= distinct
 
@@ -426,6 +433,7 @@ def _decode_wide(data: bytes) -> bytes:
 
 def _is_binary(data: bytes) -> bool:
     sample = data[:4096]
+    # Logs contain single zeros, where nodes wrote to one file over NFS.
     return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Kind = Literal["cause", "soft", "symptom", "consequence", "end"]
 Confidence = Literal["certain", "likely"]
 
+DIRECT = 60
+"""Weight from which a rule states a cause directly."""
+
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """One kind of failure, and the lines that programs print about it."""
@@ -37,7 +40,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     examples: tuple[str, ...]
     """Real lines that a pattern matches: the tests and the documentation of the rule."""
     weight: int
-    """Precedence: a direct statement of a cause has 60 or more, a generic error less."""
+    """Precedence: a direct statement of a cause has `DIRECT` or more, a generic error less."""
     kind: Kind = "cause"
     """`cause` ends a program. `soft` may explain a later failure. `symptom` matters only if nothing else is found.
     `consequence` is printed by victims. `end` is an end that Slurm ordered."""
@@ -101,6 +104,7 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
     """
     lower = text.lower()
     index = _pattern_index()
+    # Hundreds of patterns: search only for those of which a rare piece of text is in the line.
     grams = {lower[start : start + _GRAM] for start in range(len(lower) - _GRAM + 1)}
     candidates = [entry for gram in grams & index.keys() for entry in index[gram]] + index[""]
     found: dict[str, Match] = {}
@@ -112,6 +116,7 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
             groups = {name: value for name, value in match.groupdict().items() if value}
             found[rule.name] = Match(rule, groups, pattern.is_hint)
     if exception or len(found) > 1:
+        # Of vague rules only, the heaviest one is left; in a traceback they never count.
         others = {name: match for name, match in found.items() if not match.rule.alone}
         heaviest = max(found, key=lambda name: found[name].rule.weight, default="")
         found = others if others or exception else {heaviest: found[heaviest]}
@@ -139,6 +144,7 @@ def _pattern_index() -> dict[str, list[tuple[str, _Pattern]]]:
     uses = Counter(gram for literal, _ in literals for gram in _grams(literal))
     index: dict[str, list[tuple[str, _Pattern]]] = {"": []}
     for literal, pattern in literals:
+        # A rare piece is in few lines, so that few patterns are tried.
         rarest = min(_grams(literal), key=lambda gram: uses[gram], default="")
         index.setdefault(rarest, []).append((literal, pattern))
     return index

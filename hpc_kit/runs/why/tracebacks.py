@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from hpc_kit.runs.why.reading import SOFTENED, SUCCESS
-from hpc_kit.runs.why.rules import Match, match_line, rule_named
+from hpc_kit.runs.why.rules import DIRECT, Match, match_line, rule_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,6 +194,7 @@ class TracebackReader:
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
         ):
+            # A header within a message begins a nested traceback, or the traceback of the next failure.
             nested = traceback.is_group and line.body.lstrip().startswith("|")
             if not nested and not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
                 self._close(key)
@@ -220,6 +221,7 @@ class TracebackReader:
             return True
         if traceback.state == "rich":
             traceback.lines.append(body)
+            # rich draws a box around the frames; the exception follows below the box.
             if found := _RICH_FRAME.match(body):
                 traceback.frames.append((found["file"], int(found["line"]), found["name"]))
             if body.startswith(("╰", "└")):
@@ -236,8 +238,11 @@ class TracebackReader:
                 traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
             return True
         if not _EXCEPTION.match(body):
-            # Output of another process in the middle of the frames, or a cut log.
-            return self._is_noise_in_frames(traceback, key)
+            # Output of another process in the middle of the frames; more than a few lines of it mean a cut log.
+            traceback.message_lines += 1
+            if traceback.message_lines > 3:
+                self._close(key)
+            return False
         traceback.lines.append(body)
         if not traceback.has_cause_of_group:
             traceback.exceptions.append((body, line))
@@ -245,12 +250,6 @@ class TracebackReader:
             traceback.matches += [(match, line) for match in match_line(body, exception=True)]
         traceback.state, traceback.message_lines = "message", 0
         return True
-
-    def _is_noise_in_frames(self, traceback: Traceback, key: int | None) -> bool:
-        traceback.message_lines += 1
-        if traceback.message_lines > 3:
-            self._close(key)
-        return False
 
     def _message(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
         if any(body.startswith(chain) for chain in _CHAIN):
@@ -288,8 +287,10 @@ class TracebackReader:
         best, line = _primary(traceback)
         traceback.keep_frames_of(line)
         called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
+        # The main process lost a worker of the data loader, and not another rank.
         if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
             best = Match(rule_named("dataloader-worker"), {})
+        # A spawned process reads its arguments from its parent: an EOFError there means that the parent ended.
         elif best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
             best = Match(rule_named("spawn-parent"), {})
         elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
@@ -302,12 +303,13 @@ class TracebackReader:
 def _primary(traceback: Traceback) -> tuple[Match, Line]:
     """Return the match that says most about a chain of exceptions: a direct statement of a cause, else the last one."""
     causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
-    direct = [pair for pair in causes if pair[0].rule.weight >= 60]
+    direct = [pair for pair in causes if pair[0].rule.weight >= DIRECT]
     if direct:
         return max(direct, key=lambda pair: pair[0].rule.weight)
     text, line = traceback.exceptions[-1]
     last = [pair for pair in traceback.matches if pair[1] is line]
     specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
+    # Rules with a weight of 5 or less match every end of a program.
     victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence" and pair[0].rule.weight > 5]
     if traceback.is_nested:
         victims = []

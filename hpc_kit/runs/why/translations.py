@@ -79,6 +79,7 @@ _PLACE = re.compile(r"\b(?:Zeile|ligne|línea|riga|linha|regel|linia|строк�
 
 def translate(text: str) -> str:
     """Return a line with known messages in English; the line itself if it contains none."""
+    # French writes a space before the colon.
     found = [(foreign, english) for foreign, english in _FOREIGN if foreign in text]
     for foreign, english in found:
         text = text.replace(foreign, english)
