@@ -48,6 +48,15 @@ def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> No
     assert "reading the index" in verdict.evidence[0].text
 
 
+def test_a_log_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    run = tmp_path / "12"
+    run.mkdir()
+    (tmp_path / "latest").symlink_to("12")
+    (run / "rank-1.log").write_text(STEPS + TRACEBACK.format(error="KeyError: 'labels'"))
+    verdict = explain([tmp_path / name / "rank-1.log" for name in ("12", "latest")])
+    assert [line.file for line in verdict.evidence] == [str(run / "rank-1.log")]
+
+
 def test_only_lost_connections_are_not_a_certain_cause(tmp_path: Path) -> None:
     verdict = why(tmp_path, rank__0_log=LOST, rank__1_log=LOST)
     assert verdict.confidence == "likely"

@@ -117,6 +117,8 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
             files += [(entry, str(entry)) for entry in inside]
         else:
             files.append((path, str(path)))
+    # `runs/train/*/rank-0.log` names a run twice: by its id, and by the link `latest`.
+    files = list({path.resolve(): (path, name) for path, name in reversed(files)}.values())[::-1]
     # The names of the files are compared with each other: `gpu03.log` beside `gpu04.log` are hosts, `fit-0.log` beside
     # `fit-1.log` are ranks, and `9_0.log` beside `9_1.log` are elements.
     numbered = _ranks_of_numbered([path for path, _ in files])
