@@ -27,11 +27,25 @@ class Origins(Struct, frozen=True):
 
     def of(self, key: str) -> str:
         """Return the origin of a key of the job, or of the cluster's default for it."""
-        table, _, name = key.rpartition(".")
-        default = f"defaults.{name}" if table == "resources" else key
+        if key in _PARTS_OF_TRES and not self.has_key(key) and self.has_key("resources.tres_per_task"):
+            key = "resources.tres_per_task"
         # Without the key in the job, its value comes from the defaults of the cluster file.
-        in_cluster = not self.job.has_key(key) and self.cluster.has_key(default)
-        return self.cluster.origin_of(default) if in_cluster else self.job.origin_of(key)
+        if not self.job.has_key(key) and self.has_key(key):
+            return self.cluster.origin_of(_key_of_default(key))
+        return self.job.origin_of(key)
+
+    def has_key(self, key: str) -> bool:
+        """Return whether the job or the defaults of its cluster set a key of the job."""
+        return self.job.has_key(key) or self.cluster.has_key(_key_of_default(key))
+
+
+def _key_of_default(key: str) -> str:
+    """Return the key of a cluster file for the default of a job's key: `defaults.mem` for `resources.mem`."""
+    return f"defaults.{key.removeprefix('resources.')}" if key.startswith("resources.") else key
+
+
+_PARTS_OF_TRES = frozenset({"resources.cpus_per_task", "resources.gpus_per_task"})
+"""Options that `resolve` reads from --tres-per-task if the job does not set them."""
 
 
 ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
@@ -89,8 +103,7 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
 
 def name_key(origins: Origins) -> str:
     """Return the key that sets the name of the job: resources.job_name if it is set, else name."""
-    key = "resources.job_name"
-    return key if origins.job.has_key(key) or origins.cluster.has_key("defaults.job_name") else "name"
+    return "resources.job_name" if origins.has_key("resources.job_name") else "name"
 
 
 def check_paths(cluster: Cluster, origins: Origins) -> None:
