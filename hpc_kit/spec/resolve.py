@@ -124,6 +124,7 @@ def resolve(
     job, launcher_notes = adopt_launcher(job, cluster, origins, root)
     jobs = [structs.replace(job, resources=each) for each in _component_options(job)]
     fits = [_fit(each, cluster, root, origins, check=check) for each in jobs]
+    # Options of the whole job, such as the partition of its batch script, are those of the first component.
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     cluster = cluster.for_partition(job.resources.partition)
     _check_whole_job(job, cluster, root, origins, fits)
@@ -138,6 +139,7 @@ def resolve(
         ntasks=ntasks,
         world_size=_world_size(job, nodes, ntasks),
         python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
+        # Without components, `commands` is empty, and so is this tuple.
         components=tuple(
             ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
             for fit, command in zip(fits, commands, strict=False)
@@ -193,6 +195,7 @@ def _fit_layout(
     per_node = world_size // nodes if job.launch.starts_agents else tasks_per_node
     complete, places_of = program_options.fill_defaults(job, origins, started)
     defaults = dict(started.program.defaults) if started.program else {}
+    # A program with parameter servers has an option `servers`, as jobs/train/parameter_server.py does.
     cost_notes = layout_checks.check_layout(
         complete, cluster, places_of, world_size, per_node, defaults.get("servers", 0)
     )
@@ -364,8 +367,7 @@ def _gpus_by_node(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
     others = {"gpus", "gpus_per_node", "gpus_per_socket", "gpu_bind", "tres_bind"} & resources.given().keys()
     if each is None or per_node is None or others or count_gres_gpus(resources.gres) is not None:
         return resources, ()
-    counted = [(kind, number * per_node) for kind, number in option_values.parse_gpus(str(each))]
-    text = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
+    text = option_values.multiply_gpus(str(each), per_node)
     note = f"using --gpus-per-node={text} for --gpus-per-task={each}, so that every rank sees all GPUs of its node"
     return structs.replace(resources, gpus_per_task=None, gpus_per_node=text), (note,)
 
