@@ -117,6 +117,7 @@ class Controller:
             self._supervisors[pid] = job.job_id
             return
         try:
+            # The lock of the controller is held until all copies of its file descriptor are closed.
             signal.set_wakeup_fd(-1)
             processes.close_files()
             os.setsid()
@@ -175,11 +176,13 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
         job = state.job(job.job_id) or job
         if not (job.state == "RUNNING" or job.completing) or processes.is_alive(job.supervisor):
             return ""
+        # It got nodes, but its supervisor ended before it registered.
         if job.state == "RUNNING" and not job.supervisor:
             return _requeue_unstarted(state, job)
         for step in [step for part in state.components(job) for step in state.steps(part.job_id)]:
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
+        # It was being requeued.
         if job.state == "PENDING":
             put_back(state, job)
             return f"JobId={job.display_id} requeued without its supervisor"
