@@ -66,6 +66,7 @@ def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callabl
             return run_bench(name, module.TITLE, module.COLUMNS, options._asdict(), measure, out=out, as_json=as_json)
 
         bench = command.command(name, short_help=line)(run)
+        # The last options in the help of every benchmark.
         bench.params += RESULT_OPTIONS
         return bench
 

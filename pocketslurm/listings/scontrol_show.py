@@ -200,6 +200,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
     eligible = job.eligible_time or (job.begin_time if job.begin_time > view.now else 0.0)
     yield f"SubmitTime={format_timestamp(job.submit_time)} EligibleTime={format_timestamp(eligible, 'Unknown')}"
     yield f"AccrueTime={format_timestamp(job.eligible_time, 'Unknown')}"
+    # A pending job with a known start also has the end that its time limit allows.
     end = view.end or (view.start + job.time_limit if view.start and job.time_limit >= 0 else 0.0)
     start = format_timestamp(view.start, "Unknown")
     yield f"StartTime={start} EndTime={format_timestamp(end, 'Unknown')} Deadline={format_timestamp(job.deadline)}"

@@ -128,6 +128,7 @@ class JobView:
             return sum(self.job.cpus)
         if self.request.overcommit:
             return self.request.min_nodes
+        # Until the nodes of a range are chosen, slurmctld counts one task.
         if not self.request.ntasks and self.request.max_nodes > self.request.min_nodes:
             return self.request.cpus_per_task
         return self.request.tasks * self.request.cpus_per_task

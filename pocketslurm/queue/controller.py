@@ -90,6 +90,7 @@ class Controller:
 
     def _leave(self) -> bool:
         """Unregister if the queue is empty, so that the next submission starts a new controller."""
+        # In one transaction: a job that is submitted between both statements would have no controller.
         with self.state.transaction():
             left = self.state.execute("SELECT count(*) FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing")
             if int(left.fetchone()[0]) or self._supervisors:

@@ -42,6 +42,7 @@ class SchedulingPass:
         self.now = now
         self.next_pass_at = 0.0
         self.started: list[Job] = []
+        # A completing job has ended, but its processes still use the nodes.
         self.running = state.jobs("state = 'RUNNING' OR completing")
         self.totals = nodes.all_of(state)
         self.free = node_selection.free_nodes(self.totals, self.running)

@@ -39,8 +39,8 @@ class Supervisor:
         self._sleeper = messages.WakeupPipe(state.directory, job.job_id)
         self._name = processes.identity(os.getpid())
         self._ending = False
-        self._kill_at = 0.0
-        self._force_at = 0.0
+        self._kill_at = 0.0  # of time.monotonic(): SIGKILL after KillWait
+        self._force_at = 0.0  # the same, for sruns that do not end their tasks
         self._pid = 0
         self._stderr = -1
         self._status: int | None = None

@@ -156,6 +156,7 @@ class RunningStep:
 
     def _report_ends(self, node: int) -> None:
         """Report the ended tasks of a node, with one line for equal ends."""
+        # What a task has written appears before the line about its end.
         self._mover.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
         self._ended = [(task, status) for task, status in self._ended if task.node != node]
