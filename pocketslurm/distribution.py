@@ -73,7 +73,7 @@ def _plane_counts(ntasks: int, slots: Sequence[int], size: int) -> list[int]:
     """Return tasks per node: one each, then blocks of `size` round robin, first to nodes with free slots."""
     counts = [int(node < ntasks) for node in range(len(slots))]
     left = ntasks - sum(counts)
-    taken, full = 1, False
+    taken, full = 1, False  # each node has one task of its first block already
     while left:
         for node, room in enumerate(slots):
             block = min(size - taken, left)

@@ -74,6 +74,7 @@ class OomCounter:
 
 def is_any_killed(status: int, step_statuses: Iterable[int]) -> bool:
     """Return whether one of the wait statuses of the script and its steps is that of SIGKILL."""
+    # A shell reports a program that SIGKILL has ended as exit code 137.
     killed = {-signal.SIGKILL, 128 + signal.SIGKILL}
     return any(os.waitstatus_to_exitcode(each) in killed for each in (status, *step_statuses))
 

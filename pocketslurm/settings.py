@@ -139,6 +139,7 @@ def _first_host(folder: Path, host: str) -> str:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft.write_text(host)
+        # A link appears with its content and replaces no file, so that only one machine can be the first.
         with suppress(FileExistsError):
             path.hardlink_to(draft)
         draft.unlink()

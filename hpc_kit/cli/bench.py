@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import BenchResult
 
-# The options of a benchmark and the function that measures with them.
 Measurement = tuple[Any, Callable[["Recorder"], None]]
+"""The options of a benchmark and the function that measures with them."""
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -37,6 +38,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 @click.pass_context
 def command(context: click.Context) -> None:
     """Measure this machine and its network."""
+    # Benchmarks start processes of their own, which must end with the command.
     context.with_resource(processes.interruptible())
 
 
@@ -64,6 +66,7 @@ def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callabl
             return run_bench(name, module.TITLE, module.COLUMNS, options._asdict(), measure, out=out, as_json=as_json)
 
         bench = command.command(name, short_help=line)(run)
+        # The last options in the help of every benchmark.
         bench.params += RESULT_OPTIONS
         return bench
 
@@ -269,7 +272,7 @@ def strategies_command(**values: Any) -> Measurement:
 
     Exit status 1 if a rank failed, 2 if the ranks do not divide the model or do not fit into memory.
     """
-    if values["strategies"] == ("all",):
+    if values["strategies"] == ("all",):  # the default of the class
         del values["strategies"]
     options = strategies.StrategyOptions(**values)
     options.check()

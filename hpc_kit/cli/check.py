@@ -69,6 +69,7 @@ def command(
         return 0
     form = form or ("json" if as_json else "text")
     reports = []
+    # Without a name, the job is the program behind --.
     for job in jobs or (None,):
         request = parse_request(job)
         file = _script_path(request)

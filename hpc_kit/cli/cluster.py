@@ -68,18 +68,18 @@ def discover_command(
     if as_json:
         facts = [{"key": fact.name, "value": fact.value, "source": fact.source} for fact in found.facts]
         echo(json.dumps({"cluster": found.cluster, "facts": facts, "missing": found.gaps}, indent=1))
-    path = write or Path("env", f"{name}.toml")
-    if write is not None and path.exists():
-        load_cluster(str(path), root=Path.cwd())  # a broken file is reported before it is changed
+    if write is not None and write.exists():
+        load_cluster(str(write), root=Path.cwd())  # a broken file is reported before it is changed
     merged = merge_facts(write, found.facts, f"{name}, as its Slurm describes itself")
     if write is not None:
-        write_facts(path, merged, found.facts)
+        write_facts(write, merged, found.facts)
     if not as_json:
-        _print_discovery(found, merged, path, written=write is not None)
+        _print_discovery(found, merged, write)
 
 
-def _print_discovery(found: Discovery, merged: MergedFile, path: Path, *, written: bool) -> None:
-    if not written:
+def _print_discovery(found: Discovery, merged: MergedFile, path: Path | None) -> None:
+    """Print the cluster file, or what has changed in the file that was written, and the values that are missing."""
+    if path is None:
         echo(merged.after, nl=False)
     elif not merged.before:
         print_line("written", f"{short_path(path)}: {len(found.facts)} values")
@@ -92,7 +92,7 @@ def _print_discovery(found: Discovery, merged: MergedFile, path: Path, *, writte
         print_line("kept", f"{kept.fact.name}: {own}; {kept.fact.source} has {json.dumps(kept.fact.value)}")
     for gap in found.gaps:
         print_wrapped(f"note    {gap}", indent=8, err=True)
-    if written:
+    if path is not None:
         print_line("next", f"hpc-kit render ddp_4node --cluster {path.stem if path.parent.name == 'env' else path}")
 
 

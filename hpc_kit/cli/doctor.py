@@ -45,6 +45,7 @@ def command(job: str | None, in_job: bool, timeout: float | None, as_json: bool,
     """
     meta = click.get_current_context().meta
     values = click.get_current_context().params
+    # Every argument that describes a job asks about the nodes of that job.
     if job is not None or meta["program"] or meta["sbatch"] or values["shape"] or values["settings"]:
         if in_job:
             raise SpecError("--in-job takes no job", remedy="srun hpc-kit doctor --in-job, or hpc-kit doctor JOB")

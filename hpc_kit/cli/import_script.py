@@ -49,6 +49,7 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
     if output is not None:
         toml_documents.check_new(output, "-o")
     try:
+        # A comment in another encoding does not stop the import.
         text = script.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise SpecError(
@@ -82,6 +83,7 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
 def _header(script: Path, notes: tuple[ImportNote, ...]) -> str:
     lines = [f"Imported from {script} by hpc-kit import."]
     lines += [f"{f'Line {note.line}' if note.line else 'Note'}: {note.text}" for note in notes]
+    # A note that contains line breaks must stay in its comment.
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 

@@ -83,6 +83,7 @@ def command(
     The files of the project have priority over the shipped ones. Existing files are not changed. On a terminal, the
     command offers to write a cluster file if there is a Slurm, and to convert the batch scripts of FOLDER.
     """
+    # All questions come first: an interrupted dialogue leaves no half-made project.
     offers = _ask(folder, discover, scripts)
     shipped = search_path.shipped_folder("jobs").parent
     if minimal:
@@ -145,6 +146,7 @@ def _files_of_job(job: str) -> Iterator[Path]:
             )
         yield path
         own = toml_documents.read_document(path, path.name).data
+        # The loop goes from the job to what it extends, so the values already in `data` have priority.
         name, data = str(own.get("extends", "")), {**own, **data}
     templates = search_path.shipped_folder("templates")
     # Skip the templates of other kinds of jobs and of ssh. Includes and shell files have one suffix: srun.j2, task.sh.

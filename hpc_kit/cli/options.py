@@ -104,6 +104,7 @@ def complete_run(context: click.Context, _parameter: object, start: str) -> list
     except HpcKitError:
         return []
     folder = search_path.current_folder() / runs
+    # `.shell` and other hidden folders are no jobs.
     names = [path.name for path in folder.glob("[!.]*/")]
     ids = [path.name for path in folder.glob("[!.]*/*/") if is_single_job(path.name) and not array_index(path.name)]
     return [word for word in [*sorted(names), *sorted(ids, key=sort_key, reverse=True)] if word.startswith(start)]

@@ -51,6 +51,7 @@ def follow_run(
             echo(f"\njob {run.job_id} goes on", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         exit_interrupted([run.job_id, *later_jobs])
+    # The elements of an array end in any order.
     outcomes.sort(key=lambda outcome: sort_key(outcome.job_id))
     if as_json:
         return next((outcome.exit_status for outcome in outcomes if outcome.exit_status), 0)

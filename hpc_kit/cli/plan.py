@@ -191,6 +191,7 @@ def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, 
     result = search.search_layouts(task, target.fitted)
     if not result.plans:
         raise _nothing_fits_error(task, result, target, options, root)
+    # 20 tokens for each parameter: Hoffmann et al., 2022 (arXiv:2203.15556).
     tokens = 20.0 * task.model.parameters if options.tokens is None else options.tokens
     if not 0 < tokens < 1e18 or not options.storage > 0:
         raise SpecError("--tokens and --storage must be positive", remedy="--tokens 1e12 --storage 5")
@@ -214,12 +215,13 @@ def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, 
 def _planning_task(job: Job | None, options: PlanOptions, root: Path) -> tuple[PlanningTask, PlanningTarget]:
     settings = job_files.planned_settings(job) if job is not None else job_files.PlannedSettings()
     framework = parse_framework(options.framework or settings.framework or "torch")
-    # With --model the job only contributes its batch size and its nodes.
+    # With --model the job only contributes its batch size and its nodes. PLAN_MODEL in its [env] may be no model.
     described = structs.replace(job, env={}) if job is not None and options.model is not None else job
     job_model = job_files.model_of_job(described, root) if described is not None else None
     model, length, notes = _choose_model(job, job_model, options)
     target = _find_target(job if job_model else None, options, framework, root)
     machine = target.machine
+    # A job may ask for a range of nodes, such as "2-4".
     nodes = options.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
     precision = options.precision or settings.precision or "bf16"
     if precision == "bf16" and not machine.gpu.bf16:

@@ -50,12 +50,14 @@ def write_job_file(
     """
     root, only = Path.cwd(), bool(program)
     own = named or (job_for_program(program) if program else None)
-    program_name = own.command[1] if own is not None and only else ""
+    # Only a shipped program can refuse a plan, and its command is `python FILE ...`.
+    refusing = own.command[1] if only and own is not None and job_files.runs_shipped_program(own) else ""
     chosen = job_files.first_supported(answer.plans, root, own, only=only)
     if chosen is None:
-        raise _no_program_error(answer, program_name, path)
+        raise _no_program_error(answer, refusing, path)
     if chosen.rank > 1:
-        _note_rank_of_layout(answer, chosen, program_name)
+        _note_rank_of_layout(answer, chosen, refusing)
+    # The search by memory margin starts again: the fastest safe layout may need another program.
     safe = job_files.first_supported(
         (plan for plan in answer.plans if plan.fits_with_margin(answer.limit)), root, own, only=only
     )
@@ -154,6 +156,7 @@ def predict_cases(cases: Path, output: Path) -> int:
             ids_by_note.setdefault(note, []).append(each.case_id)
     for each in missing:
         echo(f"{each.case_id}: not predicted: {', '.join(each.notes)}", err=True)
+    # The assumption behind the most predictions comes first.
     for note, ids in sorted(ids_by_note.items(), key=lambda pair: -len(pair[1])):
         echo(f"assumed in {len(ids)} of {total} runs: {note}{_list_ids(ids, total)}", err=True)
     echo(f"{total - len(missing)} of {total} runs predicted: {output}")
@@ -231,6 +234,7 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     if resolved.cluster.slurm != "embedded":
         print_next_steps(submitted.job_id, going=True)
         return 0
+    # The embedded Slurm runs the job at once, so its result can be printed here.
     status = follow_run(submitted.run, submitted.client)
     if status == 0:
         found = calibration.read_measurement(path)

@@ -78,6 +78,7 @@ def print_report(report: PlanReport) -> None:
     )
     for note in target.notes:
         print_wrapped(f"note    {note}")
+    # Plans with the same degrees differ only in the micro-batch and the like, and would fill the table.
     shown = report.shown
     counts = f"{answer.layout_count} examined, {len(answer.plans)} fit"
     echo()

@@ -70,6 +70,7 @@ def _sections_for(word: str | None, prefix: str, cluster: str | None) -> list[Se
     from hpc_kit.report import bench_section, run_section
     from hpc_kit.runs.run_folders import open_run
 
+    # A run has priority over a file or folder of the same name in the current folder.
     path = Path(word or "")
     is_path = word is not None and (
         "/" in word or path.suffix == ".json" or (path.exists() and not _names_a_run(word, cluster))

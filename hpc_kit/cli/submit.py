@@ -108,7 +108,7 @@ def command(
         for each, text in zip(resolved, scripts, strict=True):
             check_submission(each, text, root, ask_slurm=not test_only)
     order = Order(requests, resolved, scripts, root, chain, save, standalone=standalone, check=not no_check)
-    if test_only:
+    if test_only:  # `_check_submit_options` allows one job only
         return _print_start(resolved[0], scripts[0], as_json=as_json)
     if parsable or as_json:
         if wait or (parsable and as_json):
@@ -160,6 +160,7 @@ def _submit_quietly(order: Order, *, as_json: bool) -> int:
             _submit_all(order, submitted, announce)
     finally:
         if as_json:
+            # A broken chain has fewer submissions than jobs.
             documents = [
                 {"job_id": new.job_id, "name": job.job.name, "run": str(new.run_folder), "cluster": job.cluster.name}
                 for new, job in zip(submitted, order.resolved, strict=False)
@@ -196,14 +197,15 @@ def _submit_all(
     for request, job, text in zip(order.requests, order.resolved, order.scripts, strict=True):
         after = ""
         if order.chain is not None and submitted:
+            # The id of the previous job is only known now, so the job is resolved and rendered a second time.
             own_options = job.job.resources.given()
             options = {**request.options, **chain_dependency(order.chain, submitted[-1].job_id, own_options)}
             chained = structs.replace(request, options=options)
-            # The same job with its dependency.
             job = resolve_request(chained, order.root, require_answer=True, check=order.check)  # noqa: PLW2901
             text = render_resolved(job, standalone=order.standalone, root=order.root)  # noqa: PLW2901
             after = f", {job.job.resources.dependency}"
 
+        # Called as soon as there is a job, so that after Ctrl-C `submitted` contains every job in the queue.
         def announce(new: Submission, job: Resolved = job, after: str = after) -> None:
             submitted.append(new)
             print_job(new, job, after)

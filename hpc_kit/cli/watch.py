@@ -50,6 +50,7 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
 
     session = open_session(cluster)
     client = session.client
+    # Asking a real controller more often than every few seconds burdens all users of the cluster.
     if interval is None:
         interval = EMBEDDED_INTERVAL if client.embedded else client.poll_seconds
     updates = follow_listing(
@@ -89,6 +90,7 @@ def _change_lines(update: ListingUpdate, was_unreachable: bool) -> list[str]:
         lines.append(f"{now}  Slurm answers again")
     if not update.lines and update.is_last:
         lines.append("no jobs in the queue")
+    # Elements of an array that changed from one state to another share a line.
     for old in dict.fromkeys(change.old for change in update.changes):
         same = [change.line for change in update.changes if change.old is old]
         was = f"   (was {old})" if old else ""

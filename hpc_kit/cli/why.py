@@ -105,6 +105,7 @@ def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
     from hpc_kit.runs.why.report import verdict_json, verdict_rows
 
     if as_json:
+        # The document of an array has the keys of a single job, too: those of its first answer.
         first_jobs, first_verdict = answers[0]
         document = verdict_json(first_verdict)
         if first_jobs:

@@ -253,6 +253,12 @@ def parse_gpus(text: str) -> tuple[tuple[str | None, int], ...]:
     return found
 
 
+def multiply_gpus(text: str, factor: int) -> str:
+    """Return the value of a GPU option with each count multiplied: `a100:2` for `a100:1` and 2."""
+    counts = [(kind, number * factor) for kind, number in parse_gpus(text)]
+    return ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counts)
+
+
 class GresItem(NamedTuple):
     """One generic resource: its name, its type if one is asked for, and how many."""
 

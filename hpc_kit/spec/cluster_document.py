@@ -57,6 +57,7 @@ def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> M
 
     before = _read_text(path) if path else ""
     try:
+        # tomlkit keeps the comments and the order of the user's file.
         document = tomlkit.parse(before or HEADER.format(description=description))
     except TOMLKitError as error:
         raise SpecError(
@@ -67,6 +68,7 @@ def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> M
         own = _lookup(document.unwrap(), fact.key)
         if own == fact.value:
             continue
+        # The user has not changed the value since the last discovery, so Slurm's new value replaces it.
         if own == last.get(fact.key):
             _set(document, fact)
         else:
@@ -137,6 +139,7 @@ def _set(document: Any, fact: Fact) -> None:
     table = document
     for depth, name in enumerate(fact.key[:-1], start=1):
         if name not in table:
+            # A super table has no header of its own: [partition.gpu] needs no [partition] before it.
             table.add(name, tomlkit.table(is_super_table=depth < len(fact.key) - 1))
         table = table[name]
         if not isinstance(table, dict):

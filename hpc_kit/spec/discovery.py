@@ -143,6 +143,7 @@ def _association_facts(questions: _Questions, config: Mapping[str, str]) -> Iter
     text = questions.ask(
         ("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user_name()}", format_)
     )
+    # One slurmdbd may serve several clusters, and stores their names in small letters.
     cluster = config.get("ClusterName", "").lower()
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     rows = [row for row in rows if row[0].lower() == cluster or not cluster]
@@ -211,6 +212,7 @@ def _partition_facts(
         keys["max_nodes"] = partition.most_nodes
     for key, value in keys.items():
         yield Fact(("partition", partition.name, key), value, "sinfo")
+    # sinfo prints neither accounts nor QOS.
     for key, name in (("accounts", "AllowAccounts"), ("qos", "AllowQos")):
         allowed = rules.get(name, "ALL")
         if allowed.upper() not in {"", "ALL", "N/A", "(NULL)"}:

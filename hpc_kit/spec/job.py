@@ -48,7 +48,7 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         """Return the groups of ranks that differ in this axis only."""
         degrees = self.degrees(world_size)
         order = list(degrees)
-        step = 1
+        step = 1  # between two ranks of a group
         for faster in order[order.index(axis) + 1 :]:
             step *= degrees[faster]
         size = degrees[axis]

@@ -27,11 +27,25 @@ class Origins(Struct, frozen=True):
 
     def of(self, key: str) -> str:
         """Return the origin of a key of the job, or of the cluster's default for it."""
-        table, _, name = key.rpartition(".")
-        default = f"defaults.{name}" if table == "resources" else key
+        if key in _PARTS_OF_TRES and not self.has_key(key) and self.has_key("resources.tres_per_task"):
+            key = "resources.tres_per_task"
         # Without the key in the job, its value comes from the defaults of the cluster file.
-        in_cluster = not self.job.has_key(key) and self.cluster.has_key(default)
-        return self.cluster.origin_of(default) if in_cluster else self.job.origin_of(key)
+        if not self.job.has_key(key) and self.has_key(key):
+            return self.cluster.origin_of(_key_of_default(key))
+        return self.job.origin_of(key)
+
+    def has_key(self, key: str) -> bool:
+        """Return whether the job or the defaults of its cluster set a key of the job."""
+        return self.job.has_key(key) or self.cluster.has_key(_key_of_default(key))
+
+
+def _key_of_default(key: str) -> str:
+    """Return the key of a cluster file for the default of a job's key: `defaults.mem` for `resources.mem`."""
+    return f"defaults.{key.removeprefix('resources.')}" if key.startswith("resources.") else key
+
+
+_PARTS_OF_TRES = frozenset({"resources.cpus_per_task", "resources.gpus_per_task"})
+"""Options that `resolve` reads from --tres-per-task if the job does not set them."""
 
 
 ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
@@ -41,7 +55,7 @@ READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", 
 """Read-only variables of bash. A script that sets one ends there."""
 
 
-def _control(text: str) -> bool:
+def _has_control_characters(text: str) -> bool:
     return any(character < " " or character == "\x7f" for character in text)
 
 
@@ -57,7 +71,13 @@ def check_values(job: Job, cluster: Cluster, root: Path, origins: Origins) -> No
 
 def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
     """Check that the name can be a folder, that there is a command, and that no value is a secret."""
-    if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
+    if (
+        not job.name
+        or job.name in {".", ".."}
+        or "/" in job.name
+        or "\\" in job.name
+        or _has_control_characters(job.name)
+    ):
         raise SpecError(
             f"{job.name!r} cannot name a job",
             found=f"name = {job.name!r} in {origins.of(name_key(origins))}: its logs go to {cluster.runs}/<name>/",
@@ -71,6 +91,7 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
+    # The template adds resume_args to the command from the second attempt on.
     words = (*job.command, *(job.restart.resume_args if job.restart else ()))
     if (argument := next(secret_arguments(words), None)) is not None:
         raise SpecError(
@@ -89,8 +110,7 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
 
 def name_key(origins: Origins) -> str:
     """Return the key that sets the name of the job: resources.job_name if it is set, else name."""
-    key = "resources.job_name"
-    return key if origins.job.has_key(key) or origins.cluster.has_key("defaults.job_name") else "name"
+    return "resources.job_name" if origins.has_key("resources.job_name") else "name"
 
 
 def check_paths(cluster: Cluster, origins: Origins) -> None:
@@ -98,9 +118,8 @@ def check_paths(cluster: Cluster, origins: Origins) -> None:
     own = cluster.environment
     values = [("runs", cluster.runs), ("python", cluster.python)]
     values += [(f"environment.{key}", getattr(own, key)) for key in ONE_OF]
-    values += [("environment.modules", name) for name in own.modules] + [
-        ("environment.mounts", each) for each in own.mounts
-    ]
+    values += [("environment.modules", name) for name in own.modules]
+    values += [("environment.mounts", mount) for mount in own.mounts]
     _check_embedded(cluster, origins)
     both = [key for key in ONE_OF if getattr(own, key) is not None]
     if len(both) > 1:
@@ -132,15 +151,8 @@ def _check_embedded(cluster: Cluster, origins: Origins) -> None:
 
 def check_files(job: Job, origins: Origins) -> None:
     """Check the names of logs. Slurm neither expands them nor creates folders."""
-    keys = (
-        "resources.chdir",
-        "resources.output",
-        "resources.error",
-        "resources.input",
-        "launch.output",
-        "launch.error",
-    )
-    for key in keys:
+    keys = [f"resources.{name}" for name in ("chdir", "output", "error", "input")]
+    for key in (*keys, "launch.output", "launch.error"):
         table, _, name = key.partition(".")
         value = getattr(getattr(job, table), name)
         if value is None:
@@ -159,7 +171,7 @@ def _path_fault(value: str) -> str:
     """Return why no path can have this value; "" for a usable one."""
     if not value.strip():
         return "it is empty"
-    if _control(value):
+    if _has_control_characters(value):
         return "it contains control characters"
     return "it is not expanded: '~' and '$' have no meaning" if value.startswith("~") or "$" in value else ""
 
@@ -173,13 +185,16 @@ def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None
             remedy="a folder without it",
         )
     base = root / (job.resources.chdir or "")
+    # Slurm expands the patterns of a relative path together with the folder in front, so an absolute log is safe.
     logs = (cluster.runs, job.resources.output, job.resources.error)
     relative = any(path is not None and not Path(path).is_absolute() for path in logs)
-    if relative and (_control(str(base)) or any(character in str(base) for character in "%\\")):
+    if relative and (_has_control_characters(str(base)) or any(character in str(base) for character in "%\\")):
         why = "'%' and '\\' begin patterns in the names of logs"
         raise SpecError(
             "Slurm would not write its logs below this folder",
-            found=f"{str(base)!r}: srun refuses control characters" if _control(str(base)) else f"{base}: {why}",
+            found=f"{str(base)!r}: srun refuses control characters"
+            if _has_control_characters(str(base))
+            else f"{base}: {why}",
             remedy="another folder, or an absolute path without them: [cluster] runs = '/...'",
         )
 
@@ -283,9 +298,10 @@ def find_unlisted(
         ("account", account, [cluster.accounts, *([own.accounts] if own else [])]),
         ("qos", qos, [cluster.qos, *([own.qos] if own else [])]),
     ):
-        short = next((known for known in lists if value is not None and known and value not in known), None)
-        if value is not None and short:
-            yield name, value, short
+        # An empty list means that nothing is known. One note is enough if the cluster and its partition lack the value.
+        lacking = next((known for known in lists if known and value not in known), None)
+        if value is not None and lacking:
+            yield name, value, lacking
 
 
 def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:
@@ -328,7 +344,7 @@ def check_options(resources: Resources, origins: Origins) -> None:
     given = resources.given()
     for name, value in given.items():
         key = f"resources.{name}"
-        if _control(str(value)):
+        if _has_control_characters(str(value)):
             raise SpecError(
                 f"{name} in {origins.of(key)} holds a line break", found=repr(value), remedy="text on one line"
             )

@@ -154,6 +154,7 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
         rest = rest[1:]
     prefix = tuple(command[:start])
     if kind in _OTHER_LAUNCHERS:
+        # Their options are unknown: the program is the first word that looks like one.
         file = next((index for index, word in enumerate(rest) if word.endswith(".py")), len(rest))
         return LauncherCommand(kind, prefix, {}, {}, ("python", *rest[file:]) if rest[file:] else ())
     if kind == "srun":
@@ -217,6 +218,7 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
         index += 2 if words[index] in {"-X", "-W"} else 1
     if index == len(words):
         return None
+    # `python /opt/env/bin/torchrun`, or `python site-packages/torch/distributed/run.py`
     file = PurePath(words[index])
     if file.name in _LAUNCHERS:
         return (file.name, *words[index + 1 :])
@@ -244,6 +246,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     if str(job.env.get("HPC_KIT_LAUNCHER", "")).strip() == "torchrun" or any(each.command for each in job.component):
         return job, ()
     command = _find_checked(job.command)
+    # A shell may start the launcher: `bash run.sh`, or `bash -c "torchrun ..."`.
     code = read_shell_code(job.command, root / (job.resources.chdir or "")) if command is None else None
     if code is None and (command is None or not command.program):
         return job, ()
@@ -373,6 +376,7 @@ def _with_size(job: Job, command: LauncherCommand | None) -> tuple[Resources, bo
     if command is None or command.kind not in {"torchrun", "mpirun", "srun"}:
         return resources, False
     nodes = resources.nodes or command.nodes
+    # `mpirun -n 8 -ppn 4`
     if nodes is None and command.ranks and command.ranks_per_node:
         nodes = -(-command.ranks // command.ranks_per_node)
     if command.ranks is not None:
@@ -396,6 +400,7 @@ def check_launcher_size(command: LauncherCommand, nodes: int, ranks: int) -> Non
     )
     if is_standalone:
         own_nodes = nodes
+    # The remedy must be a job that can exist: one node if the total does not divide among the nodes of this job.
     own_nodes = own_nodes or (1 if total and total % nodes else nodes)
     per_node = own_ranks or (-(-total // own_nodes) if total else ranks)
     words = command.program if command.kind != "torchrun" else ("torchrun", *_without_python(command))
@@ -497,6 +502,7 @@ def _program_of_agents(command: LauncherCommand) -> tuple[str, ...]:
     """Return the program, with the argument that torch.distributed.launch adds. torchrun replaces the variable."""
     if not command.passes_local_rank:
         return command.program
+    # The argument follows the words that start the program: `FILE`, `python FILE` or `python -m MODULE`.
     start = 1 if "no-python" in command.options else 3 if command.program[1] == "-m" else 2
     return (*command.program[:start], "--local-rank=${local_rank}", *command.program[start:])
 
@@ -510,12 +516,12 @@ def _under_agents(job: Job, command: LauncherCommand, nodes: int, ranks: int) ->
     dropped = [" ".join(words) for name, words in command.words.items() if name in replaced]
     resources = job.resources
     cpus = resources.cpus_per_task
+    # Slurm gives a task one CPU, which all ranks of an agent would share. With GPUs, the site has a default for each.
     if cpus is None and resources.cpus_per_gpu is None and not any(getattr(resources, name) for name in GPU_FIELDS):
         cpus = 1
     gpus = resources.gpus_per_task
     if gpus is not None and not job.launch.starts_agents:
-        counted = [(kind, number * ranks) for kind, number in option_values.parse_gpus(str(gpus))]
-        gpus = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
+        gpus = option_values.multiply_gpus(str(gpus), ranks)
     if not job.launch.starts_agents:
         resources = structs.replace(
             resources,

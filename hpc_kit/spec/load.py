@@ -163,6 +163,7 @@ def _partition_documents(document: Document) -> dict[str, Document]:
     for name, table in tables.items() if isinstance(tables, dict) else ():
         if isinstance(table, dict):
             title = f"[partition.{name}] of {document.origin_of(f'partition.{name}')}"
+            # Only to refuse unknown keys and wrong values: an error names this table, not the merged file.
             convert(Document(table, (toml_documents.Layer(title, None, table),)), Partition)
             own = {key: table[key] for key in PARTITION_OVERRIDES if key in table}
             found[name] = Document(own, (toml_documents.Layer(title, None, own),))
@@ -189,6 +190,7 @@ def _cluster(
     default = next((name for name, table in cluster.partition.items() if table.default), None)
     if chosen := partitions.get(partition or cluster.defaults.partition or default or ""):
         document = toml_documents.merge_documents(document, chosen)
+        # Again: the partition is only known after the defaults of the whole file are.
         cluster = convert(toml_documents.merge_documents(document, overrides), Cluster)
     document = toml_documents.merge_documents(document, overrides)
     return (cluster if cluster.name else structs.replace(cluster, name=stem)), document

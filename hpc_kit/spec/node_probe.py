@@ -54,11 +54,13 @@ def probe_node(client: SlurmClient, options: Sequence[str]) -> tuple[Fact, ...]:
 
     `options` are options of srun, such as `--partition=gpu`.
     """
+    # The interpreter of a login node may not exist on the nodes of a cluster.
     python = sys.executable if client.embedded else "python3"
     argv = ["srun", "--nodes=1", "--ntasks=1", "--time=5", "--job-name=hpc-kit-probe", *options, python, "-c", PROGRAM]
     answer = client.run(argv, timeout=SECONDS)
     lines = answer.stdout.strip().splitlines()
     try:
+        # Prologs of sites print lines before it.
         found = json.loads(lines[-1]) if answer.returncode == 0 and lines else None
     except ValueError:
         found = None
@@ -75,6 +77,7 @@ def _facts(found: dict[str, Any]) -> Iterator[Fact]:
     interfaces = {name: speed for name, speed in found["interfaces"].items() if name != "lo"}
     if interfaces:
         yield Fact(("node", "interfaces"), sorted(interfaces), SOURCE)
+    # NCCL prefers ports with the driver of InfiniBand, also RoCE, to all other cards.
     ports = [(layer, rate) for layer, rate in found["ports"] if rate]
     if ports:
         infiniband = any(layer == "InfiniBand" for layer, _ in ports)

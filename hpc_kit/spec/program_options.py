@@ -32,6 +32,7 @@ class RunProgram(NamedTuple):
 
 def find_program(command: Sequence[str], described: Program | None, root: Path, folder: Path) -> RunProgram:
     """Return the description of the program in `python FILE ...`: [program] of the job, or of another job file."""
+    # A command may be empty. The empty words at its end also give `pairwise` a word after the last option.
     interpreter, file, *words = [*command, "", ""]
     if not PurePath(interpreter).name.startswith("python") or not file.endswith(".py"):
         return RunProgram(file, None)
@@ -79,6 +80,7 @@ def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) 
     for table, kind in TABLES.items():
         for name in kind.__struct_fields__:
             text = run.values.get(name, "")
+            # Other values, such as `$N`, are known only in the job. 0 is a value of --zero, and elsewhere means unset.
             if text.isdecimal() and (int(text) or name == "zero"):
                 values[table][name] = int(text)
     layers = [
@@ -155,7 +157,8 @@ def can_split(program: Program, degrees: Mapping[str, int]) -> bool:
 def _supports(program: Program, name: str, degree: int) -> bool:
     """Return whether a program supports this degree. Every program makes replicas unless `only` limits dp."""
     if name not in program.names:
-        return name == "dp" or degree <= (name != "zero")
+        unused = 0 if name == "zero" else 1
+        return name == "dp" or degree <= unused
     return name not in program.only or degree in program.only[name]
 
 

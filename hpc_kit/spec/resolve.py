@@ -122,9 +122,9 @@ def resolve(
     origins = job_checks.Origins(loaded.job_origins, loaded.cluster_origins)
     job = structs.replace(job, env={**cluster.env, **job.env})
     job, launcher_notes = adopt_launcher(job, cluster, origins, root)
-    fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _component_options(job)]
-    for fit in fits if check else ():
-        size_checks.check_node(fit.job, cluster.for_partition(fit.job.resources.partition), origins, fit.nodes)
+    jobs = [structs.replace(job, resources=each) for each in _component_options(job)]
+    fits = [_fit(each, cluster, root, origins, check=check) for each in jobs]
+    # Options of the whole job, such as the partition of its batch script, are those of the first component.
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     cluster = cluster.for_partition(job.resources.partition)
     _check_whole_job(job, cluster, root, origins, fits)
@@ -139,6 +139,7 @@ def resolve(
         ntasks=ntasks,
         world_size=_world_size(job, nodes, ntasks),
         python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
+        # Without components, `commands` is empty, and so is this tuple.
         components=tuple(
             ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
             for fit, command in zip(fits, commands, strict=False)
@@ -194,6 +195,7 @@ def _fit_layout(
     per_node = world_size // nodes if job.launch.starts_agents else tasks_per_node
     complete, places_of = program_options.fill_defaults(job, origins, started)
     defaults = dict(started.program.defaults) if started.program else {}
+    # A program with parameter servers has an option `servers`, as jobs/train/parameter_server.py does.
     cost_notes = layout_checks.check_layout(
         complete, cluster, places_of, world_size, per_node, defaults.get("servers", 0)
     )
@@ -263,18 +265,23 @@ class _Fit(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) -> _Fit:
+def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, *, check: bool) -> _Fit:
     options = _with_defaults(job.resources, cluster.defaults)
-    cluster = cluster.for_partition(options.partition)
+    own = cluster.for_partition(options.partition)
     name = job.name if options.job_name is None else options.job_name
-    job_checks.check_values(structs.replace(job, name=name, resources=options), cluster, root, origins)
+    job_checks.check_values(structs.replace(job, name=name, resources=options), own, root, origins)
     options, tres_notes = _without_tres_per_task(options)
     job = structs.replace(job, name=name, resources=options)
     # GPU options may define the number of tasks, so count before dropping them.
-    nodes, ntasks = size_checks.count_nodes_and_tasks(job, cluster.node, origins)
-    resources, notes = _without_gpus(options, cluster)
-    resources, feature_notes = _without_features(resources, cluster)
+    nodes, ntasks = size_checks.count_nodes_and_tasks(job, own.node, origins)
+    resources, notes = _without_gpus(options, own)
+    resources, feature_notes = _without_features(resources, own)
     resources, cpu_notes = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
+    if check:
+        # Before --gpus-per-task is replaced: the error names the option that the user wrote. Without its own partition,
+        # which the embedded Slurm may lack, the job runs in the default one.
+        job = structs.replace(job, resources=resources)
+        size_checks.check_node(job, cluster.for_partition(resources.partition), origins, nodes)
     resources, gpu_notes = _gpus_by_node(resources)
     job = structs.replace(job, resources=resources)
     return _Fit(job, nodes, ntasks, (*tres_notes, *notes, *feature_notes, *cpu_notes, *gpu_notes))
@@ -360,8 +367,7 @@ def _gpus_by_node(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
     others = {"gpus", "gpus_per_node", "gpus_per_socket", "gpu_bind", "tres_bind"} & resources.given().keys()
     if each is None or per_node is None or others or count_gres_gpus(resources.gres) is not None:
         return resources, ()
-    counted = [(kind, number * per_node) for kind, number in option_values.parse_gpus(str(each))]
-    text = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
+    text = option_values.multiply_gpus(str(each), per_node)
     note = f"using --gpus-per-node={text} for --gpus-per-task={each}, so that every rank sees all GPUs of its node"
     return structs.replace(resources, gpus_per_task=None, gpus_per_node=text), (note,)
 

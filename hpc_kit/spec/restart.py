@@ -152,6 +152,7 @@ def _check_paths(restart: Restart, origins: Origins) -> None:
 def _check_options(job: Job, origins: Origins) -> None:
     """Check the options that [restart] sets itself, and the launcher."""
     resources, own = job.resources, "[restart] sets it"
+    # open_mode = "append" is what [restart] sets.
     for name, refused in (("signal", True), ("no_requeue", True), ("open_mode", resources.open_mode == "truncate")):
         value = getattr(resources, name)
         if refused and value not in {None, False}:

@@ -125,6 +125,7 @@ def schema_text(kind: str) -> str:
     """The JSON Schema (draft 2020-12) of one kind of file."""
     (reference,), components = msgspec.json.schema_components([KINDS[kind]], ref_template="#/$defs/{name}")
     for table in ("Resources", "Component"):
+        # A cluster file has no components.
         for name, text in RESOURCES.items() if table in components else ():
             components[table]["properties"][name]["description"] = text
     schema = {

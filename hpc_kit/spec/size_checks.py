@@ -144,7 +144,7 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
         return
     each_node = launch.nproc_per_node if launch.starts_agents else per_node
     shape = f"{nodes} nodes x {each_node} ranks" if each_node else f"{nodes} nodes, ntasks"
-    others = size // (job.layout.dp or 1)
+    others = size // (job.layout.dp or 1)  # ranks of one replica
     fitting = f"dp = {world_size // others}" if world_size % others == 0 else f"degrees with the product {world_size}"
     raise SpecError(
         "the layout does not fill the job",
@@ -171,6 +171,7 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
     """Check that the job asks for no more than a node has."""
     resources, node = job.resources, cluster.node
     per_node, cpus = resources.ntasks_per_node, resources.cpus_per_task or 1
+    # Tasks that are spread unevenly have no number per node: sbatch checks them.
     if per_node and node.cpus and per_node * cpus > node.cpus:
         raise SpecError(
             "the job asks for more CPUs than a node has",

@@ -145,6 +145,7 @@ _TYPE_NAMES = {
 
 
 def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecError:
+    # "Expected `int`, got `str` - at `$.component[...].nodes`", where `[...]` stands for any entry
     problem, _, path = message.partition(" - at `$")
     path = path.strip(".`")
     key = re.sub(r"\[(\d+|\.\.\.)\]", "", path)

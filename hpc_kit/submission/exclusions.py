@@ -108,6 +108,7 @@ def exclude_option(resolved: Resolved, client: SlurmClient) -> tuple[list[str], 
         expand_option(each) for each in (resources.exclude, resources.nodelist, _in_file(resources.nodefile))
     )
     rest = [each for each in exclusions if each.node not in {*own, *chain(*demanded)}]
+    # Without an answer of sinfo, all names count as known.
     known = known_nodes(client) if rest else set()
     used = [each for each in rest if not known or each.node in known]
     notes = [
@@ -116,6 +117,7 @@ def exclude_option(resolved: Resolved, client: SlurmClient) -> tuple[list[str], 
         else f"excluded node {each.node} is not in this cluster: hpc-kit cluster include {each.node}"
         for each in rest
     ]
+    # The option replaces the line of the script, so it repeats the nodes that the job excludes.
     return [f"--exclude={','.join([*own, *(each.node for each in used)])}"] * bool(used), notes
 
 

@@ -253,6 +253,7 @@ class Executor(SlurmExecutor):
             return self._process(resolved, submissions, None)
         size = max(1, open_client(resolved.cluster).max_array_size())
         chunks = [submissions[start : start + size] for start in range(0, len(submissions), size)]
+        # The user limits the running functions of the whole map, and Slurm those of one array.
         share = max(1, self._options.array_parallelism // len(chunks))
         jobs: list[FunctionJob[Any]] = []
         for chunk in chunks:
@@ -302,7 +303,7 @@ class Executor(SlurmExecutor):
                         found=f"{len(submissions)} x {size:.2f} GB; max_pickle_size_gb = {self.max_pickle_size_gb:g}",
                         remedy="pass the path of the data instead of the data, or raise max_pickle_size_gb",
                     )
-            undo.pop_all()
+            undo.pop_all()  # all are written, so none is removed
         return pickles
 
 

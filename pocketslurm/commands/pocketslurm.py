@@ -103,6 +103,7 @@ def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "--":
             return words[:at], words[at + 1 :]
+        # Every other option has its value in the next word.
         at += 1 if "=" in words[at] or words[at] in {"-h", "--help"} else 2
     return words[:at], words[at:]
 

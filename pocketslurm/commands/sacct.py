@@ -176,6 +176,7 @@ def _chosen(state: StateDirectory, options: dict[str, str]) -> list[tuple[Job, s
         found = _by_ids(state, ids)
     else:
         found = [(job, set[str]()) for job in state.jobs()]
+    # The started tasks of an array come first, by index, and the record of the waiting ones last.
     found.sort(
         key=lambda pair: (
             pair[0].array_job_id or pair[0].job_id,
@@ -204,6 +205,7 @@ class JobFilter:
         columns = {"partition": "partition", "name": "name", "accounts": "account", "qos": "qos"}
         self._has_columns = column_filter(options, columns)
         self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
+        # Root sees the jobs of all users.
         if "user" not in options and "uid" not in options and os.getuid():
             self._users = {str(os.getuid())}
         if unknown := sorted(word for word in self._users if not user_exists(word)):
@@ -212,6 +214,7 @@ class JobFilter:
             self._users = set()
         self._hosts = set(expand(options["nodelist"])) if "nodelist" in options else set()
         self._states = _states(options)
+        # Without ids and states, sacct lists the jobs since midnight.
         by_id = "jobs" in options
         self._since = _instant(options.get("starttime"), 0.0 if by_id or self._states else _midnight())
         self._until = _instant(options.get("endtime"), float("inf"))
@@ -239,6 +242,7 @@ def _instant(text: str | None, default: float) -> float:
     if not text:
         return default
     try:
+        # Slurm counts in seconds if the unit is missing.
         return parse_datetime(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
     except HpcKitError:
         raise PlainError(f"Invalid time specification (pos={error_position(text)}): {text}") from None

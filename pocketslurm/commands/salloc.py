@@ -128,7 +128,7 @@ def _run(
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     try:
-        process = subprocess.Popen(command, env=environ, cwd=folder, preexec_fn=_listen)  # noqa: PLW1509
+        process = subprocess.Popen(command, env=environ, cwd=folder, preexec_fn=_restore_signals)  # noqa: PLW1509
     except OSError:
         _say(f'error: _fork_command: Unable to find command "{command[0]}"', quiet=False)
         return _NOT_FOUND
@@ -137,6 +137,7 @@ def _run(
     revoked = False
     while True:
         try:
+            # While the command runs, look twice a second whether the job still does.
             status = process.wait(timeout=None if revoked else 0.5)
         except subprocess.TimeoutExpired:
             if not _runs(state, job_id):
@@ -152,8 +153,8 @@ def _runs(state: StateDirectory, job_id: int) -> bool:
     return job is not None and job.state == "RUNNING"
 
 
-def _listen() -> None:
-    """Ignore the signals that only the command should receive."""
+def _restore_signals() -> None:
+    """Restore in the command the signals that salloc itself ignores."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 

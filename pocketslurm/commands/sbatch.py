@@ -23,8 +23,6 @@ from pocketslurm.settings import SLURM_VERSION, load_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpc_kit.slurm.getopt import ParsedOptions
-
 
 # The controller, not sbatch, looks at these; or they are worked out with the size of the job.
 _LATER = frozenset({"array", "dependency", "hostlist"})
@@ -46,6 +44,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     script, command = read_script(parsed, words, environ)
     name = words[0] if words else "stdin"
     blocks, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
+    # The name and the script are those of the whole command; options belong to one component.
     components = [
         submission.JobDescription(
             options,
@@ -161,6 +160,7 @@ def _test_only(state: StateDirectory, components: list[submission.JobDescription
     cpus = sum(share.cpus for share in shares)
     hosts = fold(dict.fromkeys(share.node for share in shares))
     where = f"nodes {hosts} in partition {jobs[0][0].partition}" if len(jobs) == 1 else hosts
+    # The test uses up ids, as with slurmctld.
     with state.transaction():
         job_id, *_ = [state.next_job_id() for _ in jobs]
     print(f"sbatch: Job {job_id} to start at {stamp} using {cpus} processors on {where}", file=sys.stderr)
@@ -176,6 +176,7 @@ def _wait(state: StateDirectory, job_id: int) -> int:
             return max((os.waitstatus_to_exitcode(code) if os.WIFEXITED(code) else 1 for code in codes), default=1)
         state.close()
         time.sleep(_WAIT_SECONDS)
+        # Without a controller, for example after a reboot, the job would never end.
         controller_start.wait_until_ready(state)
 
 

@@ -83,6 +83,7 @@ def _signal(options: dict[str, str]) -> int | None:
     number = int(text) if text.isdigit() else SIGNALS.get(text, 0)
     if not 1 <= number <= signal.NSIG:
         raise PlainError(f"Unknown job signal: {options['signal']}")
+    # SIGKILL for all processes of a job is its cancellation.
     plain = not options.keys() & {"batch", "full"}
     return None if number == signal.SIGKILL and plain else number
 
@@ -179,6 +180,7 @@ def cancel_job(state: StateDirectory, job: Job) -> None:
             current = split_array_task(state, current, job.array_task_id)
         if not current.active or (current.completing and current.state != "PENDING"):
             raise HpcKitError(JOB_OVER)
+        # Only a job with nodes has a supervisor, which must end its processes first.
         held = current.state == "RUNNING" or current.completing
         if current.leader_id != current.job_id:
             if not held:

@@ -199,7 +199,7 @@ def _unfinished(state: StateDirectory, word: str) -> list[Job]:
 def _hold(state: StateDirectory, job: Job, verb: str) -> None:
     if verb == "release":
         if job.priority == 0:
-            priority = submission.TOP_PRIORITY - job.job_id
+            priority = submission.TOP_PRIORITY - job.job_id - submission.niceness(job.options)
             state.update_job(job.job_id, priority=priority, reason="None")
         return
     admin = os.getuid() == 0 and verb == "hold"
@@ -226,6 +226,7 @@ def requeue(state: StateDirectory, words: list[str], *, held: bool) -> int:
 
 def _requeue_all(state: StateDirectory, jobs: list[Job], *, held: bool) -> list[str]:
     problems = []
+    # Of a heterogeneous job, the leader stands for all components; a single component gets an error.
     for job in [job for job in jobs if job.leader_id == job.job_id or len(jobs) == 1]:
         with state.transaction():
             current = own_record(state, job)

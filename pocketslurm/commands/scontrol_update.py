@@ -29,6 +29,7 @@ def update(state: StateDirectory, words: list[str]) -> int:
     updates = {name.lower(): value for name, value in typed.items()}
     if "jobid" in updates or "job" in updates:
         return _update_jobs(state, updates.pop("jobid", "") or updates.pop("job", ""), updates, typed)
+    # Without an id, JobName selects the jobs; with one, it is their new name.
     if len(updates) > 1 and "jobname" in updates:
         return _update_jobs(state, f"jobname={updates.pop('jobname')}", updates, typed)
     if "nodename" in updates:
@@ -72,6 +73,7 @@ def _update_jobs(state: StateDirectory, name: str, updates: dict[str, str], type
                     raise PlainError(_complaint(field, value)) from None
                 state.update_job(current.job_id, **changes)
                 current = state.job(current.job_id) or current
+        # The supervisor of a running job may have a new time limit.
         wake(state.directory, current.job_id)
     return 0
 
@@ -103,6 +105,7 @@ def _plain(column: str) -> Callable[[StateDirectory, Job, str], dict[str, object
 
 
 def _time_limit(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
+    # `+5` and `-5` change the limit by minutes, but -1 is UNLIMITED.
     sign = value[:1] if value[:1] in {"+", "-"} and value != "-1" else ""
     seconds = units.parse_time(value.removeprefix(sign))
     if sign:

@@ -139,6 +139,7 @@ def _sorted(rows: list[NodeGroup], options: Mapping[str, str], order: Sequence[s
         "T": lambda row: -_ORDER.index(row.first.state),
         "N": lambda row: order.index(row.first.name) if row.views else -1,
     }
+    # `#P` and `#N` mean the order of the configuration. The sort is stable, so the most important key comes last.
     wanted = options.get("sort") or ("N" if "Node" in options else "#P,-t")
     for letter, backwards in reversed(parse_sort(wanted.replace("#P", "#").replace("#N", "N"))):
         if letter not in keys and letter not in BY_LETTER:

@@ -58,6 +58,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     with_value = {name for name, value in parsed if value is not None}
     if OPTIONS.print_help("squeue", options):
         return 0
+    # getopt takes an optional value only from the same word (-j12); squeue also accepts `-j 12`.
     if "jobs" in options and "jobs" not in with_value and words:
         options["jobs"] = words.pop(0)
         with_value.add("jobs")
@@ -83,6 +84,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _from_environment(options: dict[str, str], environ: Mapping[str, str]) -> None:
+    # One option that chooses columns also replaces the variables of the other ones.
     chosen = {"format", "Format", "long", "start"} & options.keys()
     for variable, name in VARIABLES.items():
         if variable in environ and name not in options and not (chosen and name in {"format", "Format"}):
@@ -165,6 +167,7 @@ def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job]
         if unknown := sorted(hosts - set(nodes.names(settings))):
             raise PlainError(f"squeue: error: Invalid node name {unknown[0]}")
         found.append(lambda job: bool(hosts & set(job.nodes)))
+    # No job has any.
     if options.keys() & {"reservation", "licenses"}:
         found.append(lambda _: False)
     return found

@@ -76,7 +76,7 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
         return _Srun(state, parts, jobs, environ, messages).run(" ".join(["srun", *argv]))
     except BaseException:
         if jobs[0].allocated_here:
-            allocation.release(state, jobs[0].job.leader_id, 1 << 8)
+            allocation.release(state, jobs[0].job.leader_id, 1 << 8)  # exit code 1, as a wait status
         raise
 
 
@@ -122,6 +122,7 @@ class _Srun:
         for options, (job, allocated) in zip(self.parts, self.jobs, strict=True):
             requests.append(step_request(options, self.environ, job, allocated=allocated))
             self.messages.notes(requests[-1].notes)
+        # Processes that a task leaves behind become children of srun, which can then find and end them.
         processes.adopt_orphans("srun")
         created = self._create(requests, submit_line)
         placed = [
@@ -161,9 +162,11 @@ class _Srun:
         terminal = open_terminal(self.options, self.messages)
         streams = self._open_streams(placed)
         step = RunningStep(created, self._policy(), self.messages)
+        # A connection to the database must not live through the fork of a task.
         self.state.close()
         umask = int(self.environ.get("SLURM_UMASK") or oct(placed[0].context.umask), 8)
         launched = True
+        # A task whose files cannot be opened fails alone. With an MPI, `wait` then ends the others, which wait for it.
         for task in launch.list_tasks(self.state, placed, self.environ):
             part = step.part(task)
             part_streams, place = streams[part.index], part.place(task)

@@ -29,6 +29,7 @@ class Column(NamedTuple):
     def fit(self, text: str, *, whole: bool = False) -> str:
         """Pad a text to the column's width, and cut it if it is too long and the column allows that."""
         if self.width:
+            # squeue cuts no time in a right-aligned column: half a number would be another time.
             text = text if whole and self.right else text[: self.width]
             text = text.rjust(self.width) if self.right else text.ljust(self.width)
         return text + self.suffix

@@ -33,6 +33,7 @@ def in_unit(text: str, unit: str) -> str:
         number = float(found[1]) * 1024.0 ** (UNITS.index(found[2]) - UNITS.index(unit))
         return f"{int(number)}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
 
+    # In `cpu=4,mem=400M,node=2`, only the memory is a size.
     return re.sub(rf"(?:^|(?<=mem=))([0-9.]+)([{UNITS}])", convert, text)
 
 
@@ -155,6 +156,7 @@ FIELDS: dict[str, SacctColumn] = {
     "ResvCPURAW": SacctColumn(10, lambda v: str(int(_reserved_cpu(v)))),
     "Start": SacctColumn(
         19,
+        # For a job that was cancelled in the queue, sacct prints its end.
         lambda v: format_timestamp(v.job.start_time or v.job.end_time, "Unknown"),
         lambda _, s: format_timestamp(s.start_time),
     ),

@@ -14,7 +14,6 @@ from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.listings import views
 from pocketslurm.listings.views import (
     JobView,
-    NodeView,
     format_limit,
     format_timestamp,
     megabytes,
@@ -31,7 +30,7 @@ from pocketslurm.settings import SLURM_VERSION
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from pocketslurm.listings.views import JobView, NodeView
+    from pocketslurm.listings.views import NodeView
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import StateDirectory
     from pocketslurm.settings import Partition
@@ -53,6 +52,7 @@ class NotFound(PlainError):
 
 def show(state: StateDirectory, entity: str, name: str | None, flags: Collection[str]) -> None:
     """Print one entity, or all of a kind."""
+    # scontrol accepts abbreviations: `show part`.
     kind = next((kind for kind, names in _KINDS.items() if entity in names or kind.startswith(entity)), None)
     if kind is None:
         raise PlainError(f"invalid entity:{entity} for keyword:show ")
@@ -81,6 +81,7 @@ def _find(state: StateDirectory, name: str) -> list[Job]:
         jobs = job_ids.find_by_text(state, name, *job_ids.recent_jobs(state))
     except ValueError:
         raise PlainError("scontrol_print_job error: Invalid job id specified") from None
+    # 22.05 answers an unknown array task on stdout, and an unknown job on stderr.
     if not jobs and "_" in name:
         raise NotFound(f"Job {name} not found")
     if not jobs:
@@ -199,6 +200,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
     eligible = job.eligible_time or (job.begin_time if job.begin_time > view.now else 0.0)
     yield f"SubmitTime={format_timestamp(job.submit_time)} EligibleTime={format_timestamp(eligible, 'Unknown')}"
     yield f"AccrueTime={format_timestamp(job.eligible_time, 'Unknown')}"
+    # A pending job with a known start also has the end that its time limit allows.
     end = view.end or (view.start + job.time_limit if view.start and job.time_limit >= 0 else 0.0)
     start = format_timestamp(view.start, "Unknown")
     yield f"StartTime={start} EndTime={format_timestamp(end, 'Unknown')} Deadline={format_timestamp(job.deadline)}"
@@ -242,6 +244,7 @@ def _details(view: JobView) -> Iterator[str]:
     # Neighbours that give the same are one line.
     for (count, mem, devices), shares in groupby(view.shares, lambda share: (share.cpus, share.mem, share.gpus)):
         gres = f"gpu:{len(devices)}(IDX:{','.join(map(str, devices))})" if devices else ""
+        # CPUs are counted here, and have no numbers: the first ones stand for them.
         cpus = f"0-{count - 1}" if count > 1 else "0"
         yield f"  Nodes={fold(share.node for share in shares)} CPU_IDs={cpus} Mem={mem} GRES={gres}"
 

@@ -70,6 +70,7 @@ FIELDS = (
         "COMMAND", "o", "command", lambda view: null(" ".join([view.job.command, *view.job.arguments]).strip())
     ),
     SqueueColumn("CONTIGUOUS", "O", "contiguous", lambda _: "0"),
+    # A part of the largest number of 32 bits.
     SqueueColumn("PRIORITY", "p", "priority", lambda view: f"{view.job.priority / (2**32 - 1):.14f}"),
     SqueueColumn("PARTITION", "P", "partition", lambda view: view.job.partition),
     SqueueColumn("QOS", "q", "qos", lambda view: null(view.job.qos)),

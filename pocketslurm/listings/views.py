@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
+"""States for which squeue prints the reason in the place of the nodes."""
 
 
 def format_duration(seconds: float) -> str:
@@ -51,6 +52,7 @@ def format_limit(seconds: int) -> str:
 
 
 _LONG_LIST = 61
+"""Letters of waiting array indices that squeue prints; SLURM_BITSTR_LEN=0 sets no limit."""
 
 
 class JobView:
@@ -113,6 +115,7 @@ class JobView:
         """Nodes that it has, or needs at least."""
         if self.job.nodes:
             return len(self.job.nodes)
+        # slurmctld estimates the nodes of a pending job from the size of a node.
         request, cpus = self.request, self.state.settings.cpus
         per_node = -(-request.ntasks // request.tasks_per_node) if request.tasks_per_node else 0
         room = cpus // request.cpus_per_task  # none for a job that never fits: one node is as good as two
@@ -125,6 +128,7 @@ class JobView:
             return sum(self.job.cpus)
         if self.request.overcommit:
             return self.request.min_nodes
+        # Until the nodes of a range are chosen, slurmctld counts one task.
         if not self.request.ntasks and self.request.max_nodes > self.request.min_nodes:
             return self.request.cpus_per_task
         return self.request.tasks * self.request.cpus_per_task

@@ -43,6 +43,7 @@ def handshake(connection: Connection, request: PmiRequest) -> PmiReply:
         Unanswered: The version is none that is known here.
     """
     values = versions(request.text)
+    # The reply needs a version also if the line has none.
     major, minor = values or PMI2
     connection.version = values if values in {PMI1, PMI2} else None
     code = 0 if connection.version else -1 if values else 1

@@ -48,6 +48,7 @@ class KeyValueSpace:
         self._fenced.add(task)
         if len(self._fenced) < self.size:
             return []
+        # Values become visible at the barrier, so that all tasks read the same ones.
         self.values |= self._put
         self._put, gone, self._fenced = {}, self._fenced, set()
         return sorted(gone)
@@ -73,6 +74,7 @@ def process_mapping(tasks: Sequence[Sequence[int]], distribution: str) -> str:
     runs: list[tuple[int, int]] = []
     for task in sorted(node_of):
         node = node_of[task]
+        # mpi/pmi2 never joins neighbouring tasks of a cyclic distribution to one block.
         if runs and runs[-1][0] == node and distribution != "cyclic":
             runs[-1] = (node, runs[-1][1] + 1)
         else:

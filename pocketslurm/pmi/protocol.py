@@ -65,6 +65,7 @@ class Connection:
         """Cut off the next message; lines lose their line feed."""
         if self.version == PMI2:
             return self._cut_message()
+        # Only `mcmd=spawn` has several lines.
         end = b"\nendcmd\n" if self._read.startswith(b"mcmd=") else b"\n"
         line, found, rest = self._read.partition(end)
         if not found:
@@ -94,6 +95,7 @@ class Connection:
             text = " ".join(f"{key}={value}" for key, value in fields.items()) + "\n"
             return text.encode(errors="surrogateescape")
         message = "".join(f"{key}={value};" for key, value in fields.items()).encode(errors="surrogateescape")
+        # A message of PMI-2 follows its length, which has six characters.
         return b"%-6d" % len(message) + message
 
 

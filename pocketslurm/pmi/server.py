@@ -63,6 +63,7 @@ class PmiServer:
             selector.register(own_end, selectors.EVENT_READ, lambda task=task: self._on_task(task))
 
     def _on_task(self, task: int) -> None:
+        # While data are unsent, the selector reports that the socket accepts more.
         if self._unsent.get(task):
             self._flush(task)
             return

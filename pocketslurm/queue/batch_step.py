@@ -80,6 +80,7 @@ def start_script(state: StateDirectory, job: Job) -> Launched:
         OSError: A log file, or the copy of the script, cannot be made.
     """
     path = script_path(state, job)
+    # All tasks of an array share the script of the array.
     script, stored = state.script(job.array_job_id or job.job_id)
     environ = _environ(state, job, stored)
     if _reads_bash_env(script, environ):
@@ -131,6 +132,7 @@ def _reads_bash_env(script: bytes, environ: Mapping[str, str]) -> bool:
     if script[:2] != b"#!" or not names or "POSIXLY_CORRECT" in environ:
         return False
     flags = words[names[0] + 1 :]
+    # `-ex`, but not `--posix`
     short = b"".join(word for word in flags if word[:1] == b"-" != word[1:2])
     return not set(b"ip") & set(short) and not {b"posix", b"--posix"} & set(flags)
 
@@ -138,6 +140,7 @@ def _reads_bash_env(script: bytes, environ: Mapping[str, str]) -> bool:
 def _open_log(path: str, job: Job) -> int:
     append = job.options.get("open-mode", "").lower().startswith("a")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if append else os.O_TRUNC)
+    # The log gets the permissions of the submitter's other files.
     old = os.umask(job.umask)
     try:
         deadline = time.monotonic() + FOLDER_SECONDS

@@ -90,6 +90,7 @@ class Controller:
 
     def _leave(self) -> bool:
         """Unregister if the queue is empty, so that the next submission starts a new controller."""
+        # In one transaction: a job that is submitted between both statements would have no controller.
         with self.state.transaction():
             left = self.state.execute("SELECT count(*) FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing")
             if int(left.fetchone()[0]) or self._supervisors:
@@ -117,6 +118,7 @@ class Controller:
             self._supervisors[pid] = job.job_id
             return
         try:
+            # The lock of the controller is held until all copies of its file descriptor are closed.
             signal.set_wakeup_fd(-1)
             processes.close_files()
             os.setsid()
@@ -175,11 +177,13 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
         job = state.job(job.job_id) or job
         if not (job.state == "RUNNING" or job.completing) or processes.is_alive(job.supervisor):
             return ""
+        # It got nodes, but its supervisor ended before it registered.
         if job.state == "RUNNING" and not job.supervisor:
             return _requeue_unstarted(state, job)
         for step in [step for part in state.components(job) for step in state.steps(part.job_id)]:
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
+        # It was being requeued.
         if job.state == "PENDING":
             put_back(state, job)
             return f"JobId={job.display_id} requeued without its supervisor"

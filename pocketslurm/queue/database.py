@@ -67,6 +67,7 @@ def connect(directory: Path, *, make: bool = True) -> sqlite3.Connection:
     uri = f"file://{path}?mode={'rwc' if make else 'rw'}"
     old = os.umask(0o077)
     try:
+        # Without an isolation level, Python begins no transactions of its own: `StateDirectory.transaction` does.
         db = sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
     finally:
         os.umask(old)

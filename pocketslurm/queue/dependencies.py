@@ -45,6 +45,7 @@ def outlook(state: StateDirectory, job: Job, now: float) -> Outlook:
             next_look_at = min(filter(None, (next_look_at, later)), default=0.0)
     verdicts = {verdict for _, verdict in verdicts_of_jobs}
     left = [f"{text}({verdict.value})" for text, verdict in verdicts_of_jobs if verdict is not Verdict.MET]
+    # With `?` one condition is enough; with `,` one that failed is decisive.
     if dependency.any_of:
         order = (Verdict.MET, Verdict.OPEN, Verdict.FAILED)
     else:
@@ -77,6 +78,7 @@ def _singleton(state: StateDirectory, job: Job) -> Verdict:
     ahead = "state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?)"
     same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
     others = state.jobs(same, (job.name, job.uid, job.job_id, job.job_id))
+    # Tasks of one array do not wait for each other.
     apart = [other for other in others if job.array_job_id is None or other.array_job_id != job.array_job_id]
     return Verdict.OPEN if any(other.leader_id != job.leader_id for other in apart) else Verdict.MET
 
@@ -120,6 +122,7 @@ def _jobs(state: StateDirectory, other: DependencyJob) -> Sequence[Job]:
 
 
 def _begun(jobs: Iterable[Job], delay: float, now: float) -> tuple[Verdict, float]:
+    # A job that was cancelled in the queue counts as started when it ended.
     times = [job.start_time or (0.0 if job.active else job.end_time) for job in jobs]
     if not all(times):
         return Verdict.OPEN, 0.0

@@ -67,6 +67,7 @@ def batch_environ(
         components: Of a heterogeneous job all of them.
     """
     environ = dict(submit_environ)
+    # Options of a heterogeneous job belong to its components: their variables have the number of one in the name.
     environ.update(_submission_variables(job, as_given={} if components else _AS_GIVEN))
     environ.update(_job_variables(job))
     environ.update(heterogeneous_variables(components))
@@ -82,6 +83,7 @@ def batch_environ(
         SLURM_PROCID="0",
         **node_variables(job.nodes[0]),
     )
+    # slurmstepd applies the umask, and removes its variable.
     environ.pop("SLURM_UMASK", None)
     environ.setdefault("TMPDIR", "/tmp")  # noqa: S108 - slurmd's own default
     if settings.gpus or any(job.gpus):
@@ -189,6 +191,7 @@ def _array_variables(job: Job, task: int) -> dict[str, str]:
     from hpc_kit.slurm.option_values import parse_array
 
     indices = parse_array(job.array_spec).indices
+    # `1-9:2%3`: the step stands between the colon and the limit of running tasks.
     step = (job.options.get("array") or job.array_spec).partition(":")[2]
     digits = step[: len(step) - len(step.lstrip("0123456789"))]
     return {
@@ -233,6 +236,7 @@ def exported_environ(options: Mapping[str, str], environ: Mapping[str, str]) -> 
                 found[name] = value
             elif name in environ:
                 found[name] = environ[name]
+    # sbatch always exports the variables of Slurm.
     found.update({name: value for name, value in environ.items() if name.startswith("SLURM_")})
     return found
 

@@ -36,6 +36,7 @@ def parse_selectors(text: str) -> list[JobSelector]:
     Raises:
         ValueError: The first word of it that is none.
     """
+    # A comma inside brackets separates indices, not ids.
     return [_parse(word) for word in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text)]
 
 

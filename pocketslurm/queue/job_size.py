@@ -109,6 +109,7 @@ def read_request(options: Mapping[str, str]) -> JobRequest:
         ntasks=_count(options, "ntasks"),
         tasks_per_node=_count(options, "ntasks-per-node"),
         cpus_per_task=_count(options, "cpus-per-task") or 1,
+        # All CPUs of a task are on one node.
         min_cpus=max(_count(options, "mincpus"), _count(options, "cpus-per-task")),
         mem_per_node=_memory(options, "mem"),
         mem_per_cpu=_memory(options, "mem-per-cpu"),
@@ -116,6 +117,7 @@ def read_request(options: Mapping[str, str]) -> JobRequest:
         cpus_per_gpu=_count(options, "cpus-per-gpu"),
         nodelist=nodelist,
         exclude=tuple(expand_hosts(options.get("exclude", ""))),
+        # --exclusive=user and =mcs only keep other users away, and there are none.
         exclusive=options.get("exclusive") == "",
         overcommit="overcommit" in options,
         fewest="use-min-nodes" in options,
@@ -231,6 +233,7 @@ def _fit_tasks(request: JobRequest) -> JobRequest:
 def _memory(options: Mapping[str, str], name: str) -> int:
     if not options.get(name):
         return 0
+    # --mem=0
     return parse_memory(options[name]) or WHOLE_NODE
 
 
@@ -252,12 +255,12 @@ def settle(request: JobRequest, *, per_task: bool, counted_nodes: bool) -> JobRe
         return request
     exact = counted_nodes and request.min_nodes == request.max_nodes
     ntasks = request.ntasks or (request.min_nodes if exact else 0)
-    nodes = request.gpus // request.gpus_per_task or ntasks
-    if not nodes:
+    tasks = request.gpus // request.gpus_per_task or ntasks
+    if not tasks:
         raise _invalid(". --gpus-per-task used without either --gpus or -n/--ntasks is not allowed.")
-    if ntasks and ntasks != nodes:
+    if ntasks and ntasks != tasks:
         raise _invalid(". Based on --gpus and --gpus-per-task number of requested tasks differ from -n/--ntasks.")
-    return request._replace(ntasks=nodes)
+    return request._replace(ntasks=tasks)
 
 
 def _check_order(request: JobRequest, *, counted_nodes: bool) -> None:

@@ -10,7 +10,6 @@ from pocketslurm.queue.job_size import WHOLE_NODE, JobRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pocketslurm.queue.job_size import JobRequest
     from pocketslurm.queue.records import Job
     from pocketslurm.settings import Settings
 
@@ -159,6 +158,7 @@ def _capacity_of(request: JobRequest, node: NodeResources, total: NodeResources)
         return _NodeCapacity(node, 0)
     limits = [max(1, request.ntasks) if request.overcommit else node.cpus // request.cpus_per_task]
     if per_node := _tasks_per_node(request):
+        # --ntasks-per-node is no upper limit for selecting nodes: a node with fewer CPUs is not used at all.
         limits.append(per_node if limits[0] >= per_node else 0)
     if request.mem_per_cpu > 0:
         limits.append(node.mem // (request.mem_per_cpu * request.cpus_per_task))
@@ -223,6 +223,7 @@ def _deal(request: JobRequest, usable: Sequence[_NodeCapacity], totals: dict[str
         if request.overcommit:
             tasks = -(-ntasks // (later + 1))
         ntasks -= tasks
+        # Each later node also gets one of the GPUs at least.
         gpus = _gpu_share(request, capacity, tasks, gpus_left - later)
         gpus_left -= gpus
         shares.append(_share(request, capacity.node, totals[capacity.node.name], tasks, gpus))
@@ -240,6 +241,7 @@ def _share(request: JobRequest, node: NodeResources, total: NodeResources, tasks
     cpus = max(cpus, request.min_cpus, request.cpus_per_gpu * gpus)
     if request.exclusive:
         cpus, gpus = total.cpus, len(total.gpus)
+    # CPUs without tasks, such as those of --mincpus, also count for --mem-per-cpu.
     mem = _fixed_memory(request, total)
     if request.mem_per_cpu > 0:
         mem = request.mem_per_cpu * cpus
@@ -275,6 +277,7 @@ def select_for_components(parts: Sequence[ComponentRequest]) -> list[list[NodeSh
 def candidates(request: JobRequest, totals: Iterable[NodeResources]) -> set[str]:
     """Return the nodes that can be used for a request."""
     names = {node.name for node in totals} - set(request.exclude)
+    # With further nodes to find, any node may be one of them.
     named_all = len(request.nodelist) >= (request.max_nodes or request.min_nodes)
     return names & set(request.nodelist) if named_all else names
 
@@ -284,6 +287,7 @@ def _one_by_one(parts: Sequence[ComponentRequest], order: Iterable[int]) -> list
     used: set[str] = set()
     for index in order:
         request, free, totals = parts[index]
+        # Nodes that another component names are left for it.
         named = {name for other in parts if other is not parts[index] for name in other.request.nodelist}
         left = [node for node in totals if node.name not in used | named]
         names = {node.name for node in left}

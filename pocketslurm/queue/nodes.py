@@ -73,6 +73,7 @@ def partitions(settings: Settings, listed: str | None) -> list[Partition]:
 
 def over_limit(partition: Partition, time_limit: int) -> bool:
     """Return whether a job's time limit exceeds its partition's."""
+    # UNLIMITED is negative, for the partition and for the job.
     return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time
 
 

@@ -42,6 +42,7 @@ class SchedulingPass:
         self.now = now
         self.next_pass_at = 0.0
         self.started: list[Job] = []
+        # A completing job has ended, but its processes still use the nodes.
         self.running = state.jobs("state = 'RUNNING' OR completing")
         self.totals = nodes.all_of(state)
         self.free = node_selection.free_nodes(self.totals, self.running)
@@ -79,6 +80,7 @@ class SchedulingPass:
         if job.dependency and (reason := self._dependency(job)):
             return reason
         if job.priority == 0:
+            # The reason of a held job tells who may release it.
             return job.reason if job.reason in HELD else "JobHeldUser"
         if job.begin_time > self.now:
             self._wake_at(job.begin_time)
@@ -95,6 +97,7 @@ class SchedulingPass:
         found = outlook(self.state, job, self.now)
         self._wake_at(found.next_look_at)
         if found.verdict is Verdict.MET:
+            # With aftercorr, some tasks of an array may still wait for theirs.
             if not ready_tasks(self.state, job):
                 self.state.update_job(job.job_id, dependency="")
             return None
@@ -141,6 +144,7 @@ class SchedulingPass:
             shares = node_selection.select_nodes(request, self._free(totals), totals)
             if shares is None:
                 return self._reserve(request, totals)
+            # The task becomes a job of its own, and the record of the array keeps the waiting tasks.
             task = job_ids.split_array_task(self.state, job, index)
             job = self.state.job(job.job_id) or job
             self._begin(task, shares)
@@ -205,6 +209,7 @@ class SchedulingPass:
         }
         self.state.update_job(job.job_id, **changes)
         started = job._replace(**changes)  # type: ignore[arg-type]
+        # One supervisor runs all components of a heterogeneous job.
         if started.leader_id == started.job_id:
             self.started.append(started)
         self.running.append(started)

@@ -126,6 +126,7 @@ def prepare(state: StateDirectory, description: JobDescription, environ: Mapping
     if nodes.over_limit(partition, time_limit):
         reason = reason or "PartitionTimeLimit"
     owner = current_user()
+    # PWD keeps the links of the path, which getcwd resolves.
     folder = environ.get("PWD", "")
     here = folder if folder and _is_current_folder(folder) else working_folder()
     job = Job(
@@ -202,6 +203,7 @@ def _priority(options: Mapping[str, str], job_id: int) -> int:
         return 0
     if options.get("priority", "").isdigit():
         return int(options["priority"])
+    # Earlier jobs come first, as with the plug-in priority/basic.
     return TOP_PRIORITY - job_id - niceness(options)
 
 
@@ -260,6 +262,7 @@ def _time_limit(options: Mapping[str, str], partition: Partition) -> int:
     if options.get("time"):
         seconds = units.parse_time(options["time"])
         if seconds:  # zero means the partition's own limit
+            # Slurm counts time limits in minutes; a negative one means UNLIMITED.
             return seconds if seconds < 0 else -(-seconds // 60) * 60
     return partition.max_time if partition.default_time is None else partition.default_time
 
@@ -294,6 +297,7 @@ def _umask(environ: Mapping[str, str]) -> int:
     try:
         return int(environ["SLURM_UMASK"], 8)
     except (KeyError, ValueError):
+        # os.umask returns the old mask only when it sets a new one.
         umask = os.umask(0o022)
         os.umask(umask)
         return umask

@@ -39,8 +39,8 @@ class Supervisor:
         self._sleeper = messages.WakeupPipe(state.directory, job.job_id)
         self._name = processes.identity(os.getpid())
         self._ending = False
-        self._kill_at = 0.0
-        self._force_at = 0.0
+        self._kill_at = 0.0  # of time.monotonic(): SIGKILL after KillWait
+        self._force_at = 0.0  # the same, for sruns that do not end their tasks
         self._pid = 0
         self._stderr = -1
         self._status: int | None = None
@@ -96,6 +96,7 @@ class Supervisor:
             self._stderr = batch_step.open_error_log(self.job)
         orders = [messages.decode_order(*stored) for stored in self.state.take_orders(self.job.job_id)]
         self._end(next((order.why for order in orders if isinstance(order, messages.Cancel)), ""))
+        # Wait statuses: ended by SIGTERM, and exit code 0.
         self._status = signal.SIGTERM if self.job.batch else 0
 
     def _launch(self) -> None:
@@ -260,11 +261,13 @@ class Supervisor:
         if resources.is_any_killed(status, ends) and self._oom.rose():
             self._status = resources.OUT_OF_MEMORY
             return "OUT_OF_MEMORY", "OutOfMemory"
+        # The names are Slurm's: a script that a signal ended is a JobLaunchFailure.
         return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
 
     def _has_ended(self) -> bool:
         if time.monotonic() >= self._kill_at:
             self._kill()
+        # After the second kill, `reap` in `_check` finds the end of the script.
         if self._pid and self._status is None:
             return False
         # Slurm also kills the background processes of a script that has ended.
@@ -301,6 +304,7 @@ class Supervisor:
                 self.state.update_job(job_id, completing=False)
             for part in self.state.components(job):
                 self.state.update_job(part.job_id, derived_exit_code=record_steps(self.state, part, status))
+            # scontrol requeue has set this state before the job had ended.
             if job.state == "PENDING":
                 submission.put_back(self.state, job)
             else:
@@ -330,6 +334,7 @@ def record_steps(state: StateDirectory, job: Job, status: int) -> int:
 
 def _state(status: int) -> str:
     """Return the state of the batch step in sacct."""
+    # Slurm cancels a batch step that could not start.
     return "CANCELLED" if status == batch_step.LAUNCH_FAILED else step_state(status)
 
 

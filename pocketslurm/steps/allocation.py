@@ -147,6 +147,7 @@ def wait_for_allocation(
 
     began = time.monotonic()
     queued = False
+    # --immediate without a value means one second.
     limit = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
     with interruptible():
         while True:
@@ -165,6 +166,7 @@ def wait_for_allocation(
                     say("Requested partition configuration not available now")
                 say(f"job {job_id} queued and waiting for resources")
             time.sleep(_LOOK_SECONDS)
+            # Only a controller can grant the allocation.
             controller_start.wait_until_ready(state)
     if queued:
         say(f"job {job_id} has been allocated resources")

@@ -179,6 +179,7 @@ def task_environ(
     )
     if local == 0:  # slurmstepd looks after its first task's only
         environ.setdefault("TMPDIR", "/tmp")  # noqa: S108
+    # On a machine without GPUs, Slurm leaves the user's CUDA_VISIBLE_DEVICES alone.
     if settings.gpus or any(step.gpus) or "SLURM_JOB_GPUS" in environ:
         set_gpus(environ, "SLURM_STEP_GPUS", gpus, len(step.gpus[node]) if step.gpus else 0)
     return environ
@@ -219,6 +220,7 @@ def visible_gpus(devices: Sequence[int], bind: str, local: int) -> list[int]:
         return list(devices)
     if kind == "per_task":
         each = count_gpus(listed) or 1
+        # Slurm starts again at the first device if the tasks of a node need more than there are.
         return [devices[index % len(devices)] for index in range(local * each, (local + 1) * each)]
     if kind == "single":
         return [devices[local // int(listed or 1) % len(devices)]]

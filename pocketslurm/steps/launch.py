@@ -13,12 +13,12 @@ from pocketslurm.steps.environment import (
     SrunContext,
     component_variables,
     gpu_binding,
+    merge_components,
     sort_by_name,
     step_environ,
     task_environ,
     visible_gpus,
 )
-from pocketslurm.steps.environment import merge_components as joined_jobs
 from pocketslurm.steps.step_creation import merge_step_parts
 from pocketslurm.steps.task_process import TaskSpec
 
@@ -125,10 +125,12 @@ def shared_environs(
     last. Therefore a part sees the variables of earlier parts, and the first part sees those of all.
     """
     jobs = [part.job for part in parts]
-    job, step = joined_jobs(jobs), merge_step_parts([part.step for part in parts])
+    job, step = merge_components(jobs), merge_step_parts([part.step for part in parts])
     if len(parts) > 1:
+        # srun lists the nodes of several parts as one sorted host list.
         job, step = sort_by_name(job, "nodes", "cpus"), sort_by_name(step, "nodes", "cpus", "tasks")
     variables = {**environ, **component_variables(job)}
+    # 3 is the level `info` of Slurm's logs.
     variables.setdefault("SRUN_DEBUG", str(3 + parts[0].options.verbosity))
     environs = []
     for part in parts:

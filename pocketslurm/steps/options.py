@@ -81,6 +81,7 @@ def read_options(
     typed = dict(carried or {}) | {each.option.name: each.value or "" for each in set_options}
     check_exclusions(typed)
     inherited = _from_environ(environ)
+    # Only one of them may be given: the command line replaces all variables of the job.
     if MEMORY_OPTIONS & typed.keys():
         inherited = {name: value for name, value in inherited.items() if name not in MEMORY_OPTIONS}
     values = inherited | typed
@@ -121,6 +122,7 @@ def _refuse(values: Mapping[str, str]) -> None:
     """Stop at the first option that a program could rely on in vain."""
     for name, value in values.items():
         row = SRUN_SUPPORT[name]
+        # Inside a job, srun passes over options of an allocation.
         inside = "jobid" in values and name in ALLOCATION
         empty = name.endswith(("prolog", "epilog")) and value.lower() in {"", "none"}
         if row.support is Support.REFUSED and not inside and not empty:
@@ -177,6 +179,7 @@ def assign_groups(
             if group in found:
                 raise CommandError("fatal: Duplicate het groups in single srun not supported")
             found[group] = part.options
+            # Variables of a component replace those of the whole job, so the part is read again with them.
             if size:
                 theirs = group_variables(environ, group)
                 found[group] = read_options(part.argv, theirs, strict=strict, carried=part.carried)

@@ -32,6 +32,7 @@ def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: in
         NoRoomNow: Other steps use the resources.
         CommandError: The step can never fit.
     """
+    # A job that asks for whole nodes has their GPUs, but its steps get none unless they ask for some.
     if request.gpus.is_unset and not {*GPU_COUNT_OPTIONS, "gres"} & job.options.keys():
         request = request._replace(gpus=request.gpus._replace(per_node=0))
     job = job._replace(mem=[mine or memory for mine in job.mem or [0] * len(job.nodes)])
@@ -62,6 +63,7 @@ def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> 
     taken = {gpu for step, at in counted if step.gpus for gpu in step.gpus[at]}
     free_mem = job.mem[index] - sum(step.mem[at] for step, at in counted if step.mem)
     free_cpus = job.cpus[index] - sum(step.cpus[at] for step, at in counted)
+    # A CPU without its memory is of no use to the step.
     if request.mem_per_cpu:
         free_cpus = min(free_cpus, free_mem // request.mem_per_cpu)
     return StepNode(
@@ -136,10 +138,11 @@ def _check_cpus(request: StepRequest, chosen: Sequence[StepNode], cpus: Sequence
 def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence[Sequence[int]]) -> list[list[int]]:
     gpus, dealt = request.gpus, []
     left = gpus.total or 0
-    for later, (node, on_node) in enumerate(zip(chosen, tasks, strict=True), start=1 - len(chosen)):
+    for index, (node, on_node) in enumerate(zip(chosen, tasks, strict=True)):
         count = len(node.gpus) if gpus.is_unset else gpus.per_node or (gpus.per_task or 0) * len(on_node)
         if gpus.total:
-            count = min(len(node.free_gpus), left + later)
+            # Each later node gets one GPU at least.
+            count = min(len(node.free_gpus), left - (len(chosen) - index - 1))
             left -= count
         if count > len(node.gpus):
             raise CommandError(denied=INVALID_GRES)
@@ -147,7 +150,8 @@ def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence
             raise NoRoomNow
         dealt.append(list(node.free_gpus[:count]))
     if left:
-        raise NoRoomNow if left <= sum(node.blocked for node in chosen) else CommandError(denied=INVALID_GRES)
+        taken = sum(len(node.gpus) - len(node.free_gpus) for node in chosen)
+        raise NoRoomNow if left <= taken else CommandError(denied=INVALID_GRES)
     return dealt
 
 
@@ -184,6 +188,7 @@ def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, St
     least = _least_nodes(request, nodes)
     if len(picked) + len(left) < least:
         raise NoRoomNow if blocked else CommandError(denied=NOT_AVAILABLE)
+    # --relative names the first node, also if a step runs there.
     idle = [node for node in left if not node.steps] if request.relative is None else []
     more = least - len(picked)
     if more > 0:

@@ -69,10 +69,11 @@ class RunningStep:
             self.parts.append(RunningPart(each, list(self.parts), policy, messages, self._timers, self._processes))
         self._selector = selectors.DefaultSelector()
         self._ended: list[tuple[TaskSpec, int]] = []
-        self._interrupted = -9.0
+        self._interrupted = -9.0  # never yet: long before any value of time.monotonic()
         self._oom = OomCounter()
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
+        # The handlers do nothing: each signal writes its number to the pipe, and the event loop reads it there.
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
@@ -106,6 +107,7 @@ class RunningStep:
 
     def _processes(self, part: RunningPart) -> list[int]:
         """Return the pids of a part. srun adopts the orphans of tasks; the last part owns them."""
+        # Reading the whole process table is slow, and needless without children.
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -124,10 +126,12 @@ class RunningStep:
             pmi.serve(self._selector, self.abort)
             if not launched:  # other tasks would wait for it forever
                 self.abort()
+        # Tasks may have ended before the loop, and their SIGCHLD may have come before the pipe was read.
         self._reap()
         self._finish_if_over()
         while self._running or self._ended or not self._mover.drained:
             for key, _ in self._selector.select(self._timers.how_long()):
+                # An earlier callback of this round may have closed this file.
                 if key.fd in self._selector.get_map():
                     key.data()
             self._timers.run()
@@ -152,6 +156,7 @@ class RunningStep:
 
     def _report_ends(self, node: int) -> None:
         """Report the ended tasks of a node, with one line for equal ends."""
+        # What a task has written appears before the line about its end.
         self._mover.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
         self._ended = [(task, status) for task, status in self._ended if task.node != node]

@@ -97,6 +97,7 @@ def _unable(refused: CommandError, job_id: int) -> CommandError:
 def _try(state: StateDirectory, parts: Sequence[PendingPart]) -> Created | None:
     """Enter the step, or None while there is no room for one of its parts."""
     placed: list[Step] = []
+    # One transaction: no other srun may take the resources before the step is entered.
     with state.transaction():
         for part in parts:
             try:
@@ -105,6 +106,7 @@ def _try(state: StateDirectory, parts: Sequence[PendingPart]) -> Created | None:
                 return None
             except CommandError as refused:
                 raise _unable(refused, part.job.job_id) from None
+        # The parts of a step in a heterogeneous job share one number.
         number = state.next_step_id(parts[0].job.leader_id)
         created = []
         for draft in placed:
@@ -117,11 +119,13 @@ def _try(state: StateDirectory, parts: Sequence[PendingPart]) -> Created | None:
 def _placed(state: StateDirectory, part: PendingPart) -> Step:
     """Return a part with its nodes."""
     job = state.job(part.job.job_id)
+    # A job that was requeued meanwhile runs in another attempt, and this srun belongs to the earlier one.
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
         raise CommandError(denied=JOB_OVER)
     others = [
         step
         for step in state.steps(job.job_id)
+        # The batch script uses no resources of its own, and a killed srun has freed those of its step.
         if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.is_alive(step.srun)
     ]
     found = place_step(job, others, part.request, state.settings.memory_of_node)

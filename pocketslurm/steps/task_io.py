@@ -57,6 +57,7 @@ class StepStreams:
         self._flags = _APPEND | (0 if options.get("open-mode").lower().startswith("a") else os.O_TRUNC)
         self._unbuffered = options.has("unbuffered")
         self._width = len(str(ntasks - 1)) if options.has("label") else None
+        # The lines of several tasks must not be mixed, and a label stands before a whole line.
         self._whole_lines = not self._unbuffered and (ntasks > 1 or self._width is not None)
         self._targets = [stream_target(options.values.get(name), ntasks) for name in ("input", "output", "error")]
         self.sinks: dict[str, OutputFile] = previous.sinks if previous else {}
@@ -169,7 +170,7 @@ def _open_quick_terminal() -> tuple[int, int]:
 
     own_end, task_end = os.openpty()
     modes = termios.tcgetattr(task_end)
-    modes[1] &= ~termios.OPOST
+    modes[1] &= ~termios.OPOST  # a terminal would write \r\n for each line feed
     termios.tcsetattr(task_end, termios.TCSANOW, modes)
     return own_end, task_end
 
@@ -345,6 +346,7 @@ class StreamMover:
             return
         except OSError:
             data = b""
+        # The next data is only read when all tasks have taken these: a slow task must not fill the memory.
         self._forget_source()
         self._source = source if data else None
         for inlet in list(self._inlets):

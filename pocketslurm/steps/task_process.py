@@ -64,6 +64,7 @@ def start_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) ->
 def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> NoReturn:
     try:
         os.setsid()
+        # The fourth field is `is_terminal`.
         for number, stream in enumerate(streams[:3]):
             os.dup2(stream, number)
         if streams.is_terminal:

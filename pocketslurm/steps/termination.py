@@ -106,6 +106,7 @@ class StepTermination:
         """Send a signal to the tasks, not to their children, as with proctrack/cgroup."""
         if number in {signal.SIGTERM, signal.SIGKILL}:
             self._announce()
+        # SIGCONT must reach every process that an earlier SIGSTOP has reached.
         whole = number in {signal.SIGKILL, signal.SIGSTOP} or (number == signal.SIGCONT and self._stopped)
         kill(self._processes() if whole else self._tasks, number)
         self._stopped = number == signal.SIGSTOP or (self._stopped and not whole)

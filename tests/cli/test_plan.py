@@ -89,6 +89,13 @@ def test_the_first_plan_is_written_as_a_job_that_renders_with_its_layout(kit: Ki
     assert again.returncode == 2 and "exists" in again.stderr
 
 
+def test_any_program_becomes_the_command_of_the_written_job(kit: Kit, project: Path) -> None:
+    words = ("--model", "gpt2", "--cluster", "dgx-h100", "--global-batch", "16", "--write", "jobs/mine.toml")
+    done = kit("plan", *words, "--", "./train")
+    assert done.returncode == 0, done.stderr
+    assert tomllib.loads((project / "jobs" / "mine.toml").read_text())["command"] == ["./train"]
+
+
 def test_if_no_program_supports_the_first_plan_another_is_written_with_a_note(kit: Kit, project: Path) -> None:
     words = ("--model", "llama3-70b", "--cluster", "jz-h100", "--nodes", "32", "--framework", "torchtitan")
     done = kit("plan", *words, "--json", "--write", "jobs/mine.toml")

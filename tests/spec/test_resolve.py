@@ -175,6 +175,23 @@ def test_more_gpus_than_a_node_has_are_refused(asked: dict[str, Any]) -> None:
     assert "a node of c has 4" in refusal(HAS_GPUS, **asked)
 
 
+@pytest.mark.parametrize(
+    ("option", "found"),
+    [
+        ("gpus_per_task = 2", "gpus_per_task = 2 x 2 tasks in mine.toml, line 3"),
+        ('tres_per_task = "gres/gpu:2"', "gpus_per_task = 2 x 2 tasks in mine.toml, line 3"),
+        ("gpus_per_node = 5", "gpus_per_node = 5 in mine.toml, line 3"),
+    ],
+)
+def test_the_refusal_of_gpus_names_the_option_and_the_line_of_the_user(tmp_path: Path, option: str, found: str) -> None:
+    (tmp_path / "mine.toml").write_text(f'command = ["python", "train.py"]\n[resources]\n{option}\n')
+    cluster = Cluster(name="c", node=Node(gpus=3))
+    loaded = load.load("mine.toml", cluster, set={"resources.ntasks_per_node": 2}, root=tmp_path)
+    with pytest.raises(SpecError) as caught:
+        resolve(loaded, root=tmp_path)
+    assert caught.value.found == f"{found}; a node of c has 3"
+
+
 def test_as_many_gpus_as_a_node_has_are_accepted() -> None:
     assert options(fit(HAS_GPUS, ntasks_per_node=4, gpus_per_task="a100"), *GPUS) == {"gpus_per_node": "a100:4"}
     assert options(fit(HAS_GPUS, nodes=2, gpus=8), *GPUS) == {"gpus": 8}

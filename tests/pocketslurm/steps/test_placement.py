@@ -170,6 +170,15 @@ def test_steps_of_a_job_without_gpus_get_none_unless_they_request_some() -> None
     assert placed("-N1 -n1 --gpus=1", job=whole_nodes).gpus == [[2]]
 
 
+def test_a_total_of_gpus_waits_only_for_gpus_that_other_steps_use() -> None:
+    job = JOB._replace(gpus=[[0, 1, 2, 3]] * 4)
+    taken = other("n1,n2,n3,n4", cpus=[1] * 4, gpus=[[1, 2, 3]] * 4)
+    with pytest.raises(NoRoomNow):
+        placed("-N1 -n1 --exact --gpus=4", taken, job=job)
+    with pytest.raises(CommandError, match=r"Invalid generic resource \(gres\) specification"):
+        placed("-N1 -n1 --exact --gpus=6", other("n1,n2,n3,n4", cpus=[3] * 4, gpus=[[1]] * 4), job=job)
+
+
 def test_gpus_of_other_steps_are_not_allocated_again() -> None:
     taken = other("n1,n2,n3,n4", cpus=[1] * 4, gpus=[[2]] * 4)
     assert placed("-N1 -n1 --exact --gpus=1", taken, job=JOB).gpus == [[3]]
