@@ -74,14 +74,15 @@ class ImportedJob(NamedTuple):
     notes: tuple[ImportNote, ...]
 
 
-def import_script(text: str, name: str) -> ImportedJob:
+def import_script(text: str, name: str, file: str | None = None) -> ImportedJob:
     """Convert a batch script to a job.
 
     Args:
         text: The text of the script.
         name: Name of the job if the script gives none.
+        file: Name of the file of the script [default: `name`].
     """
-    return _Importer(BatchScript(text, name), name).result()
+    return _Importer(BatchScript(text, file or name), name).result()
 
 
 class _Group(NamedTuple):
@@ -352,7 +353,11 @@ class _Importer:
         names = sorted({name for text in shown_words for name in _variables_in(text)})
         shown = ", ".join(f"${name}" for name in names) or "a command substitution"
         if launch.agent is not None:
-            self.note(launch.line, f"{shown} is not expanded in the command of a job file: write its value")
+            self.note(
+                launch.line,
+                f"{shown} is not expanded in the command of a job file: write its "
+                "value, or read the variable in the program",
+            )
             return tuple(word.text for word in words)
         self.note(launch.line, f"a shell in each task expands {shown}, so that `python` is the one on PATH")
         code = " ".join(

@@ -238,8 +238,9 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
         if name == resolved.python:
             return MissingInterpreter(
                 f"the interpreter {name} does not exist",
-                found=f"python of cluster {resolved.cluster.name}, relative to {folder}",
-                remedy="set python = '/path/to/python' in the cluster file, or use --set cluster.python=...",
+                found=f"python of cluster {resolved.cluster.name}; looked for {path}",
+                remedy="write the path of an interpreter: python = '/path/to/python' in the cluster file, or "
+                f"--set cluster.python={sys.executable}",
             )
         return _no_file(name, folder, resolved)
     if path.is_file() and not os.access(path, os.X_OK):

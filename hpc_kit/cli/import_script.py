@@ -38,14 +38,7 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
     from hpc_kit.check.job_import import ImportNote, import_script
     from hpc_kit.spec import toml_documents
 
-    if script.suffix == ".py" and search_path.is_program(str(script), search_path.current_folder()):
-        raise SpecError(
-            f"'{script}' is a program, and no batch script",
-            remedy="write its job file: "
-            + shlex.join(
-                ["hpc-kit", "render", "-j", "4x2", "--save", f"jobs/{script.stem}.toml", "--", "python", str(script)]
-            ),
-        )
+    _refuse_other_files(script)
     if output is not None:
         toml_documents.check_new(output, "-o")
     try:
@@ -56,7 +49,7 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
             f"cannot read {script}", found=error.strerror, remedy="write the path of a batch script"
         ) from error
     name = re.sub(r"[^\w.+-]+", "_", (output or script).stem) or "job"
-    job, notes = import_script(text, name)
+    job, notes = import_script(text, name, script.name)
     obstacle = _find_obstacle(job)
     if obstacle is not None:
         what = obstacle.what + (f" ({obstacle.found})" if obstacle.found else "")
@@ -78,6 +71,23 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
         shown = output.stem if output.parent.name == "jobs" else str(output)
         print_line("next", f"hpc-kit render {shown}")
     return int(obstacle is not None)
+
+
+def _refuse_other_files(script: Path) -> None:
+    """Refuse a program and a job file, which are read as commands of a shell otherwise."""
+    if script.suffix == ".py" and search_path.is_program(str(script), search_path.current_folder()):
+        raise SpecError(
+            f"'{script}' is a program, and no batch script",
+            remedy="write its job file: "
+            + shlex.join(
+                ["hpc-kit", "render", "-j", "4x2", "--save", f"jobs/{script.stem}.toml", "--", "python", str(script)]
+            ),
+        )
+    if script.suffix == ".toml":
+        raise SpecError(
+            f"'{script}' is a job file, and no batch script",
+            remedy=f"print the script of the job: {shlex.join(['hpc-kit', 'render', str(script)])}",
+        )
 
 
 def _header(script: Path, notes: tuple[ImportNote, ...]) -> str:

@@ -83,6 +83,7 @@ def command(
     The files of the project have priority over the shipped ones. Existing files are not changed. On a terminal, the
     command offers to write a cluster file if there is a Slurm, and to convert the batch scripts of FOLDER.
     """
+    here = search_path.current_folder()
     # All questions come first: an interrupted dialogue leaves no half-made project.
     offers = _ask(folder, discover, scripts)
     shipped = search_path.shipped_folder("jobs").parent
@@ -99,7 +100,7 @@ def command(
         _write_file(folder / path, content)
     _carry_out(context, folder, offers)
     name = jobs[0] if jobs else "ddp_4node"
-    inside = "" if folder.resolve() == search_path.current_folder() else f"cd {shlex.quote(str(folder))} && "
+    inside = "" if folder.resolve() == here else f"cd {shlex.quote(str(folder))} && "
     print_line("next", f"{inside}{'hpc-kit submit ' if minimal else 'make submit JOB='}{name}")
 
 
@@ -183,8 +184,8 @@ def _write_file(path: Path, content: bytes) -> None:
         # Written atomically: the next `init` would keep half a file as the user's own.
         write_whole(path, content, 0o666, lasting=False)
     except OSError as error:
-        remedy = "free some space there, or another folder"
-        raise SpecError(f"{path} cannot be written", found=str(error), remedy=remedy) from error
+        remedy = "write to a folder with free space and write permission: hpc-kit init FOLDER"
+        raise SpecError(f"{path} cannot be written", found=error.strerror, remedy=remedy) from error
     print_line("written", str(path))
 
 

@@ -150,11 +150,12 @@ def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
         )
     requests = [parse_request(job) for job in jobs or (None,)]
     shape, program = requests[0].shape, requests[0].program
-    if shape is not None and jobs and not program and search_path.is_program(jobs[0], search_path.current_folder()):
+    is_line = shape is not None or len(jobs) > 1
+    if is_line and jobs and not program and search_path.is_program(jobs[0], search_path.current_folder()):
         words = ("python", *jobs) if jobs[0].endswith(".py") else jobs
         raise SpecError(
             f"'{jobs[0]}' is a program, and no job file",
-            remedy=f"write a program after --:  hpc-kit submit -j {shape} -- {shlex.join(words)}",
+            remedy=f"write a program after --:  hpc-kit submit -j {shape or '4x2'} -- {shlex.join(words)}",
         )
     return requests
 

@@ -112,7 +112,7 @@ class NodeShares:
     """The shares of the ranks of one node. They come to its first rank over a socket, which costs no file."""
 
     def __init__(self, run: Path, node_rank: int, *, is_first: bool) -> None:
-        name = hashlib.sha256(f"{run.absolute()} {node_rank}".encode()).hexdigest()[:32]
+        name = hashlib.sha256(os.fsencode(f"{run.absolute()} {node_rank}")).hexdigest()[:32]
         # An address that begins with a zero byte is in Linux' memory only, and ends with the process.
         self._address, self._is_first = f"\0hpc-kit-{name}", is_first
         self._socket: socket.socket | None = None

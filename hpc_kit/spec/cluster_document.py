@@ -91,7 +91,9 @@ def write_facts(path: Path, merged: MergedFile, facts: Sequence[Fact]) -> None:
         write_whole(facts_file(path), (json.dumps(table, indent=1) + "\n").encode(), 0o666, lasting=False)
     except OSError as error:
         raise RecordError(
-            f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"
+            f"cannot write {path}",
+            found=error.strerror,
+            remedy="write to a folder with free space and write permission",
         ) from error
 
 

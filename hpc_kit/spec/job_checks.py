@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -55,6 +56,10 @@ READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", 
 """Read-only variables of bash. A script that sets one ends there."""
 
 
+LONGEST_NAME = 255
+"""Bytes in the name of a folder, on Linux."""
+
+
 def _has_control_characters(text: str) -> bool:
     return any(character < " " or character == "\x7f" for character in text)
 
@@ -82,6 +87,12 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
             f"{job.name!r} cannot name a job",
             found=f"name = {job.name!r} in {origins.of(name_key(origins))}: its logs go to {cluster.runs}/<name>/",
             remedy="a name without '/', '\\' and line breaks",
+        )
+    if (length := len(os.fsencode(job.name))) > LONGEST_NAME:
+        raise SpecError(
+            "the name of the job is too long for a folder",
+            found=f"{length} bytes in {origins.of(name_key(origins))}: its logs go to {cluster.runs}/<name>/",
+            remedy=f"a name of at most {LONGEST_NAME} bytes",
         )
     if not job.command:
         raise SpecError(
@@ -195,7 +206,8 @@ def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None
             found=f"{str(base)!r}: srun refuses control characters"
             if _has_control_characters(str(base))
             else f"{base}: {why}",
-            remedy="another folder, or an absolute path without them: [cluster] runs = '/...'",
+            remedy="use another folder, or write the logs elsewhere: "
+            "runs = '/path' in the cluster file, or --set cluster.runs=/path",
         )
 
 

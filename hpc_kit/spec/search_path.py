@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -48,9 +49,13 @@ def search_folders(kind: FileKind, root: Path) -> tuple[Path, ...]:
 
 def file_names(kind: FileKind, root: Path, suffix: str = ".toml") -> list[str]:
     """Return all names, sorted. A user's file hides a shipped file with the same name."""
-    found = {
-        path.name.removesuffix(suffix) for folder in search_folders(kind, root) for path in folder.glob(f"*{suffix}")
-    }
+    found: set[str] = set()
+    for folder in search_folders(kind, root):
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            raise SpecError(
+                f"cannot read the folder {folder}", found="Permission denied", remedy="check its permissions"
+            )
+        found.update(path.name.removesuffix(suffix) for path in folder.glob(f"*{suffix}") if not path.is_dir())
     return sorted(found)
 
 

@@ -62,7 +62,9 @@ def read_document(path: Path, name: str) -> Document:
     try:
         # Editors on Windows begin a file with a byte order mark, which TOML does not allow.
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SpecError(f"cannot read {name}", found=error.strerror, remedy="check its permissions") from error
+    except UnicodeDecodeError as error:
         raise SpecError(f"cannot read {name}", found=str(error), remedy="write a TOML file in UTF-8") from error
     try:
         data = tomllib.loads(text)
@@ -165,7 +167,9 @@ def save_job(job: Job, path: Path, option: str = "--save", *, header: str = "") 
         raise _exists_error(path, option) from None
     except OSError as error:
         raise RecordError(
-            f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"
+            f"cannot write {path}",
+            found=error.strerror,
+            remedy="write to a folder with free space and write permission",
         ) from error
 
 

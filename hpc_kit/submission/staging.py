@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,7 +229,8 @@ def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
         own.rmdir()
     # The mark goes last: with it, the next submission repeats what failed.
     (run / UNANSWERED).unlink(missing_ok=True)
-    replace_symlink(run.with_name(LATEST), job_id)
+    with suppress(PermissionError):  # a folder with the sticky bit, in which the link belongs to another user
+        replace_symlink(run.with_name(LATEST), job_id)
     return run
 
 
@@ -258,4 +260,8 @@ def replace_symlink(link: Path, target: str) -> None:
     # processes of other hosts with the same pid, may replace the same link.
     draft = link.with_name(f".{link.name}.{os.urandom(4).hex()}")
     draft.symlink_to(target)
-    draft.replace(link)
+    try:
+        draft.replace(link)
+    except OSError:
+        draft.unlink()
+        raise

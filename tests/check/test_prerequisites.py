@@ -92,7 +92,11 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     job = resolved("python", "train.py", root=project, cluster=Cluster(name="big", python=".venv/bin/python"))
     with pytest.raises(SpecError, match=r"the interpreter \.venv/bin/python does not exist") as caught:
         check_program(job, project)
-    assert caught.value.remedy == "set python = '/path/to/python' in the cluster file, or use --set cluster.python=..."
+    assert caught.value.found == f"python of cluster big; looked for {project}/.venv/bin/python"
+    assert caught.value.remedy == (
+        "write the path of an interpreter: python = '/path/to/python' in the cluster file, or "
+        f"--set cluster.python={sys.executable}"
+    )
     assert [finding.severity for finding in find_missing(job, project)] == ["error"]
     assert [finding.severity for finding in find_missing(job, project, elsewhere=True)] == ["warning"]
 
@@ -119,8 +123,8 @@ def test_a_log_folder_that_cannot_be_created_is_found(project: Path) -> None:
 
 def test_an_unreadable_log_folder_counts_as_missing(project: Path) -> None:
     """As that of another user; here by a name that is too long, which a test as root meets, too."""
-    job = Job(name="x" * 300, command=("python", "-c", "1"))
-    here = Cluster(name="here", python=sys.executable)
+    job = Job(name="x", command=("python", "-c", "1"))
+    here = Cluster(name="here", python=sys.executable, runs="x" * 300)
     assert find_missing(resolve(load.load(job, here, root=project), root=project), project) == []
 
 

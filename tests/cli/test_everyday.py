@@ -143,6 +143,18 @@ def test_completion_is_installed_once_and_completes_names_of_jobs(kit: Kit, tmp_
     assert "plain,ddp_4node" in done.stdout
 
 
+def test_a_completion_that_cannot_be_written_names_its_file(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_to_full_disk(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_to_full_disk)
+    done = kit("completion", "install", "bash", HOME=str(tmp_path), XDG_DATA_HOME="")
+    file = tmp_path / ".local/share/hpc_kit/complete.bash"
+    assert done.stderr.splitlines()[0] == f"hpc-kit: cannot write {file}"
+
+
 def test_completion_works_with_a_blank_in_the_path_and_keeps_the_lines_of_the_shell(kit: Kit, tmp_path: Path) -> None:
     home = tmp_path / "my home"
     home.mkdir()

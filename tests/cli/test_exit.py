@@ -32,6 +32,13 @@ def test_a_closed_pipe_prints_no_error(kit: Kit) -> None:
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_is_an_empty_one(kit: Kit, closed: str) -> None:
+    words = f"{shlex.quote(sys.executable)} -m hpc_kit render -j 1x1 --cluster local {closed} -- true"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, cwd=kit.project)
+    assert (done.returncode, bool(done.stdout), done.stderr) == (0, closed != ">&-", "")
+
+
 def test_ctrl_c_while_modules_load_prints_no_traceback(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = kit.process("list", PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")

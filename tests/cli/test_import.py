@@ -55,6 +55,26 @@ def test_a_program_is_no_batch_script(kit: Kit, project: Path, name: str) -> Non
     )
 
 
+def test_a_job_file_is_no_batch_script(kit: Kit, project: Path) -> None:
+    (project / "t.toml").write_text('command = ["true"]\n')
+    done = kit("import", "t.toml")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        (
+            "hpc-kit: 't.toml' is a job file, and no batch script\n"
+            "  do     print the script of the job: hpc-kit render t.toml\n"
+        ),
+    )
+
+
+def test_the_description_names_the_script(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1\nsrun python train.py\n")
+    assert kit("import", "old.sbatch", "-o", "jobs/new.toml").returncode == 0
+    lines = (project / "jobs/new.toml").read_text().splitlines()
+    assert lines[1:3] == ['name = "new"', 'description = "imported from old.sbatch"']
+
+
 def test_a_job_that_needs_a_change_is_named(kit: Kit, project: Path) -> None:
     (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=8\nsrun ./a.out\n")
     done = kit("import", "old.sbatch")

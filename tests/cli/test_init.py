@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,13 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="cannot be written"):
         init(str(tmp_path / "file"))
+
+
+def test_a_removed_current_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    words = f"cd gone && rmdir ../gone && {shlex.quote(sys.executable)} -m hpc_kit init"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: the current folder is gone")
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def _without_header(text: str) -> list[str]:
         (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is not of the form NODESxRANKS"),
         (["render"], "neither a job nor a program"),
         (["render", "-j", "2x2", "t.py"], "do     write the program after --:  hpc-kit submit -j 4x2 -- python t.py"),
+        (["submit", "bash", "t.py"], "do     write a program after --:  hpc-kit submit -j 4x2 -- bash t.py"),
         (["render", "./t.py"], "'./t.py' is a program, and no job file"),
         (["render", "bash"], "'bash' is a program, and no job file"),
         (["render", "single", "--cluster", "locl"], "no cluster file 'locl'"),

@@ -327,6 +327,10 @@ def test_ranks_of_a_node_send_their_shares_to_its_first_rank(run_folder: Path) -
         shares.close()
 
 
+def test_the_path_of_a_run_may_have_bytes_that_are_no_text(tmp_path: Path) -> None:
+    NodeShares(tmp_path / os.fsdecode(b"lat\xe9"), 0, is_first=True).close()
+
+
 def test_a_callback_of_the_program_inside_torch_is_no_wait() -> None:
     def stack_of(*files: str) -> Any:
         frame = None

@@ -240,6 +240,7 @@ def test_tasks_per_gpu_are_counted_without_gpus() -> None:
         ({"exclusive": " "}, "is empty"),
         ({"export": "ALL,HF_TOKEN=hf_abc"}, "HF_TOKEN"),
         ({"job_name": "a/b"}, "'a/b' cannot name a job"),
+        ({"job_name": "ä" * 128}, "the name of the job is too long for a folder\n  found  256 bytes"),
     ],
 )
 def test_contradictory_sizes_are_refused(asked: dict[str, Any], expected: str) -> None:

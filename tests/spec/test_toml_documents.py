@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.spec import toml_documents
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.toml_documents import (
@@ -177,3 +178,26 @@ def test_a_correct_job_file_does_not_load_the_grammar(job: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_an_unreadable_file_and_a_full_disk_name_their_cause(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    with (
+        pytest.raises(SpecError) as unreadable,
+        mock.patch.object(Path, "read_text", side_effect=os_error(errno.EACCES)),
+    ):
+        read_document(file, "job.toml")
+    assert str(unreadable.value) == ("cannot read job.toml\n  found  Permission denied\n  do     check its permissions")
+    with (
+        pytest.raises(RecordError) as full,
+        mock.patch.object(toml_documents, "write_whole", side_effect=os_error(errno.ENOSPC)),
+    ):
+        save_job(Job(name="a"), file, "-o")
+    assert str(full.value) == (
+        f"cannot write {file}\n  found  No space left on device\n"
+        "  do     write to a folder with free space and write permission"
+    )
+
+
+def os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number), "a draft")

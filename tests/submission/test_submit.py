@@ -227,6 +227,18 @@ def test_records_are_private_and_latest_points_to_the_newest(slurm: FakeSlurm, p
     )
 
 
+def test_a_sticky_folder_keeps_the_latest_of_another_user(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(link: Path, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(staging, "replace_symlink", refuse)
+    job = submit("job", "fake")
+    assert record_of(job.run.folder)["job_id"] == job.job_id
+    assert tree(project / "runs/job") == ["12", "12/record.json", "12/script.sbatch"]
+
+
 def test_only_the_folder_of_a_run_is_private(slurm: FakeSlurm, project: Path) -> None:
     before = os.umask(0o002)
     try:
@@ -547,6 +559,13 @@ def test_threads_submit_at_the_same_time(tmp_path: Path) -> None:
     link = tmp_path / "latest"
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: staging.replace_symlink(link, str(number)), range(400)))
+    assert [path.name for path in tmp_path.iterdir()] == ["latest"]
+
+
+def test_a_link_that_cannot_be_replaced_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(IsADirectoryError):
+        staging.replace_symlink(tmp_path / "latest", "12")
     assert [path.name for path in tmp_path.iterdir()] == ["latest"]
 
 
