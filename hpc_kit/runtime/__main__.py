@@ -7,7 +7,9 @@ The program finds torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, 
 from __future__ import annotations
 
 import os
+import re
 import sys
+import traceback
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,7 +77,7 @@ def main(words: list[str]) -> None:
             _print_error(error if rank is None else first_failure.shorten_repeated(error, rank))
             if ranks_by == "program" and _misses_a_rank(error):
                 sys.stderr.write(_RANK_NOT_SET)
-            elif any(text in str(error) for text in _NO_GPU_ERRORS):
+            elif _needs_gpu(error):
                 sys.stderr.write(_NO_GPU)
             shutdown.exit_rank(0 if is_recorded else code)
 
@@ -151,6 +153,15 @@ def _misses_a_rank(error: BaseException) -> bool:
     return isinstance(error, ValueError) and any(
         f"environment variable {name} expected" in str(error) for name in RANK_VARIABLES
     )
+
+
+def _needs_gpu(error: BaseException) -> bool:
+    """Return whether the program has failed because there is no GPU, or because it divided by the number of GPUs."""
+    if not isinstance(error, ZeroDivisionError):
+        return any(text in str(error) for text in _NO_GPU_ERRORS)
+    torch = sys.modules.get("torch")
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    return torch is not None and not torch.cuda.is_available() and re.search("gpu|device", line, re.I) is not None
 
 
 def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:

@@ -221,7 +221,9 @@ def test_without_a_gpu_the_backend_of_the_job_replaces_nccl(capsys: pytest.Captu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@pytest.mark.parametrize("call", ["torch.cuda.set_device(0)", "torch.ones(1).cuda()"])
+@pytest.mark.parametrize(
+    "call", ["torch.cuda.set_device(0)", "torch.ones(1).cuda()", "local = 3 % torch.cuda.device_count()"]
+)
 def test_a_program_that_needs_a_gpu_gets_the_error_that_there_is_none(
     call: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
