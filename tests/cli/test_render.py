@@ -223,3 +223,18 @@ def test_a_batch_script_as_a_program_is_refused(kit: Kit, project: Path) -> None
     assert done.returncode == 2
     assert "'train.sh' is a batch script, and no job file" in done.stderr
     assert "hpc-kit embedded run sbatch train.sh" in done.stderr
+
+
+def test_a_folder_whose_logs_slurm_cannot_write_is_refused_and_the_fix_works(kit: Kit, project: Path) -> None:
+    folder = project / "a%j"
+    folder.mkdir()
+    words = ["render", "-j", "1x1", "--cluster", "local"]
+    done = kit(*words, "--", "true", cwd=folder)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        (
+            "  do     use another folder, or write the logs elsewhere: runs = '/path' in the cluster file, "
+            "or --set cluster.runs=/path"
+        ),
+    )
+    assert kit(*words, "--set", f"cluster.runs={project}/runs", "--", "true", cwd=folder).returncode == 0
