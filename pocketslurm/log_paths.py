@@ -17,6 +17,7 @@ NO_VALUE = 4294967294
 """The number that Slurm prints for a missing value, such as `%a` outside of an array."""
 
 _MAX_WIDTH = 10
+"""Digits to which Slurm pads a number at most."""
 _PATTERN = re.compile(r"%(%|\d*[a-zA-Z])")
 _OF_ONE_TASK = frozenset("utnN")
 
@@ -74,6 +75,7 @@ def _value(match: re.Match[str], names: PatternValues) -> str:
         "u": names.user,
         "x": names.job_name,
     }
+    # An unknown pattern stays as it is.
     value = known.get(letter, match[0])
     suffix = f".{names.step_id}" if letter == "J" and names.step_id is not None else ""
     return value if isinstance(value, str) else f"{value:0{width}d}{suffix}"
@@ -103,6 +105,7 @@ def stream_target(pattern: str | None, ntasks: int) -> StreamTarget:
         return StreamTarget()
     if pattern.lower() in {"none", "/dev/null"}:
         return StreamTarget(path="/dev/null", per_task=True)
+    # A larger number is the name of a file.
     if pattern.isdecimal() and int(pattern) < ntasks:
         return StreamTarget(task=int(pattern))
     letters = {match[1][-1] for match in _PATTERN.finditer(pattern)}

@@ -199,7 +199,7 @@ def _interpreter(program: str) -> str:
 def detach(log: str) -> None:
     """Become a daemon: a new session without a terminal or inherited files."""
     os.setsid()
-    os.chdir("/")
+    os.chdir("/")  # so that the submitter's folder can be removed or unmounted
     null = os.open(os.devnull, os.O_RDWR)
     try:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
