@@ -40,6 +40,12 @@ _RANK_NOT_SET = (
     "  do     set [launch] ranks_by = 'launcher' in the job file, or give --ranks-by launcher\n"
 )
 
+_PORT_OF_STORE = (
+    "hpc-kit: the program opens a store at port {port} (MASTER_PORT), where the store of rank 0 listens already\n"
+    "  do     let Slurm start each rank (-j NODESxRANKS); or give the program's own processes another port:\n"
+    "         tcp://ADDRESS:PORT, or MASTER_PORT + 1\n"
+)
+
 _NO_GPU_ERRORS = (
     "Torch not compiled with CUDA enabled",
     "module 'torch._C' has no attribute '_cuda_",
@@ -79,6 +85,8 @@ def main(words: list[str]) -> None:
                 sys.stderr.write(_RANK_NOT_SET)
             elif _needs_gpu(error):
                 sys.stderr.write(_NO_GPU)
+            elif (port := _port_of_store(error)) is not None:
+                sys.stderr.write(_PORT_OF_STORE.format(port=port))
             shutdown.exit_rank(0 if is_recorded else code)
 
 
@@ -160,8 +168,15 @@ def _needs_gpu(error: BaseException) -> bool:
     if not isinstance(error, ZeroDivisionError):
         return any(text in str(error) for text in _NO_GPU_ERRORS)
     torch = sys.modules.get("torch")
-    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
-    return torch is not None and not torch.cuda.is_available() and re.search("gpu|device", line, re.I) is not None
+    line = (traceback.extract_tb(error.__traceback__)[-1].line or "").lower()
+    return torch is not None and not torch.cuda.is_available() and ("gpu" in line or "device" in line)
+
+
+def _port_of_store(error: BaseException) -> int | None:
+    """Return the port of rank 0's store if the program or one of its processes tried to listen there."""
+    found = re.search(r"port: (\d+).*EADDRINUSE", str(error))
+    port = first_failure.store_port()
+    return port if found and int(found[1]) == port else None
 
 
 def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:

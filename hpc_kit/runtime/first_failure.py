@@ -109,6 +109,11 @@ def set_meeting(meeting: Meeting) -> None:
     _meeting = meeting
 
 
+def store_port() -> int | None:
+    """Return the port of the store of the last meeting of several ranks, or None."""
+    return _meeting.port if _meeting is not None and _meeting.world.world_size > 1 else None
+
+
 def record_failure(error: BaseException, rank: int) -> None:
     """Record this rank in the run folder as the first that failed, unless another one was earlier or is missing."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)

@@ -106,6 +106,13 @@ PLAIN_IN_A_ROW = """
     print(total.item())
 """
 
+OWN_STORE = """
+    import os
+    from torch import distributed as dist
+
+    dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, os.environ["RANK"] == "0")
+"""
+
 STOP_RANK_1 = "if world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
 
 STOPPING = """
@@ -496,6 +503,16 @@ def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> No
     launch.start([environ], "-m", "hpc_kit.runtime", program)
     assert launch.wait() == [0]
     assert sorted(launch.tasks[0].out.splitlines()) == ["0 of 2: 2.0", "1 of 2: 2.0", "alone: 1"]
+
+
+def test_a_program_that_opens_a_store_at_the_port_of_rank_0_gets_the_fix(launch: Launch) -> None:
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(OWN_STORE))
+    assert launch.wait() == [1, 0]
+    assert re.search(
+        r"hpc-kit: the program opens a store at port \d+ \(MASTER_PORT\), where the store of rank 0 listens already\n"
+        r"  do     let Slurm start each rank",
+        launch.tasks[0].err,
+    )
 
 
 def test_torchrun_starts_ranks_with_separate_logs_and_ends_quietly(launch: Launch) -> None:

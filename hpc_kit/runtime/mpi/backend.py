@@ -1,6 +1,6 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
-A group that a program creates without a time-out gets that of the job. Each default group of a process has its own keys.
+A group that a program creates without a time-out gets that of the job. Each default group has its own keys.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
