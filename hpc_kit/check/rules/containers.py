@@ -10,9 +10,11 @@ from typing import NamedTuple
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.restarts import options_with_paths
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
@@ -140,7 +142,8 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
 
     pyxis and enroot mount no folder of the host by themselves. apptainer and singularity mount $HOME, the current
     folder and /tmp, and with --contain nothing but --bind. Further folders such as /scratch need --bind, unless the
-    site adds them to apptainer.conf. The program ends with "No such file or directory".
+    site adds them to apptainer.conf. The program ends with "No such file or directory". What it writes to a folder of
+    the image, such as `--output-dir /out` without a mount at /out, vanishes with the container.
 
     Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
@@ -152,7 +155,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.launch_lines:
         container = container_of(launch)
-        if container is None or launch.program is container.stage:
+        if container is None:
             continue
         destinations = container.destinations
         # A variable may stand for any folder.
@@ -161,6 +164,12 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         own = _made_outside(script) if container.is_isolated else ()
         home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
         hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
+        if (lost := _lost_result(launch, container)) is not None:
+            what = f"{lost.text.rpartition('=')[2]} is not mounted: what the program writes there ends with the container"
+            yield Problem(lost, what, "add the folder to the mounts", (container.stage.line, launch.line))
+            continue
+        if launch.program is container.stage:
+            continue
         for word in launch.program.words:
             path = word.text.rpartition("=")[2]
             in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
@@ -175,6 +184,31 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
                 ]
                 yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
                 break
+
+
+def _lost_result(launch: LaunchLine, container: Container) -> ExpandedText | None:
+    """Return the folder of the image that an option for results names, unless the container is kept."""
+    # apptainer without --writable-tmpfs refuses to write to its image, and a container with a name is kept.
+    kept = not (container.is_isolated or container.has("--writable-tmpfs"))
+    kept = kept or container.has("--container-name", "--container-save", "--name", "-o", "--overlay")
+    engine = container.stage.name in _ENGINES and not container.is_pyxis
+    kept = kept or (engine and "--rm" not in container.options) or launch.stage("shell") is not None
+    before_program = set(map(id, container.stage.words[: container.image + 1]))
+    for option, word in options_with_paths(launch) if not kept else ():
+        path = word.text.rpartition("=")[2]
+        in_image = re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) and not _HOST_PATH.match(path)
+        seen = any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
+        if in_image and not seen and _RESULT.match(option) and id(word) not in before_program:
+            return word
+    return None
+
+
+_RESULT = re.compile(
+    r"(?i)(?!.*(resum|load|restor|init|pretrain|data|config|tokenizer|cache|eval))[-+\w.]*?"
+    r"(out|output|save|results?|project|(ckpt|checkpoints?|work|exp|runs?|logs?|root|out|output|save|results?)[-_]?dir"
+    r"|dirpath)([-_](dir|path|folder|to))?\Z"
+)
+"""An option for the folder of results."""
 
 
 def _made_outside(script: BatchScript) -> list[str]:
