@@ -300,3 +300,37 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
         if drops and not passes and script.size_of(launch).has_several_tasks:
             what = "the tasks in the container have no SLURM_PROCID and no MASTER_ADDR"
             yield Problem(container.stage, what, "remove --cleanenv, or pass the variables with --env", (launch.line,))
+
+
+@rule("KIT509", "warning")
+def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
+    """The container gets all GPUs of the node, and the job has only some of them.
+
+    A container of docker is a child of its daemon and not of the job: the limits of Slurm do not apply to it. With
+    `--gpus all`, the program also uses the GPUs of other jobs. The rule is silent if nothing shows that other jobs share
+    the node, such as an amount of memory.
+
+    Fix: `docker run --gpus "\\"device=$SLURM_JOB_GPUS\\"" ...`, with the numbers that Slurm gave the job.
+    Documented: docs.docker.com, "docker run --gpus"; slurm.schedmd.com/containers.html.
+    """
+    gpus = script.size.gpus_per_node
+    whole = "exclusive" in script.options or script.options.get("mem", "0") == "0"
+    # A node with as few GPUs as a larger request is common.
+    if not gpus or gpus > _SHARE_OF_NODE or whole or script.size.has_several_nodes:
+        return
+    for launch in script.launch_lines:
+        container = container_of(launch)
+        if container is None or container.stage.name != "docker":
+            continue
+        texts = container.stage.texts
+        given = [after for before, after in pairwise(texts) if before == "--gpus"]
+        given += [text.partition("=")[2] for text in texts if text.startswith(("--gpus=", "NVIDIA_VISIBLE_DEVICES="))]
+        if "all" in given or "--privileged" in texts:
+            place = container.stage.word_of("gpus") or container.stage
+            what = f"docker gives the container every GPU of the node, but the job has {gpus}"
+            remedy = 'write --gpus "\\"device=$SLURM_JOB_GPUS\\""'
+            yield Problem(place, what, remedy, (script.line_of_gpus, launch.line))
+
+
+_SHARE_OF_NODE = 2
+"""GPUs. A job with more of them may have a whole node."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
@@ -459,6 +459,42 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
+_DOWNLOADS = re.compile(
+    r"(?:\S*/)?(?:huggingface-cli|hf)\s+(?:repo\s+)?(?:download|upload)|huggingface_hub\b.*\bdownload|\bsnapshot_download\b"
+)
+_OFFLINE = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
+_ON = frozenset({"1", "true", "yes", "on"})
+
+
+@rule("KIT510")
+def download_while_offline(script: BatchScript) -> Iterator[Problem]:
+    """A download from Hugging Face after HF_HUB_OFFLINE=1.
+
+    With HF_HUB_OFFLINE=1, huggingface_hub sends no request at all: `hf download` ends with OfflineModeIsEnabled. The
+    variable applies to all commands below it.
+
+    Fix: `HF_HUB_OFFLINE=0 hf download ...`, or set the variable after the download.
+    Documented: huggingface.co/docs/huggingface_hub, "Environment variables".
+    """
+    offline: dict[str, int] = {}
+    for step in script.batch_commands:
+        own = {each.name: each for each in step.written_assignments if each.name in _OFFLINE}
+        text = " ".join(step.texts)
+        if step.name == "unset":
+            offline = {name: line for name, line in offline.items() if name not in step.texts}
+        elif step.name in DECLARING or not step.words:
+            for name, each in own.items():
+                offline.pop(name, None)
+                # A branch may choose it for a case in which nothing is downloaded.
+                if each.value.raw.strip("\"'").lower() in _ON and step.name == "export" and not step.is_conditional:
+                    offline[name] = step.line
+        elif offline and not own and _DOWNLOADS.search(text) and not re.search(r"OFFLINE=|\senv -[iu]", f" {text}"):
+            name, line = next(iter(offline.items()))
+            what = f"{name} is set: the download sends no request, and fails"
+            yield Problem(step, what, f"write {name}=0 in front of it, or set {name} after it", (line,))
+            return
+
+
 @rule("KIT503", "warning")
 def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """A clean-up that hits other jobs on the node.
@@ -541,7 +577,8 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 
     Slurm keeps a copy of every batch script. `scontrol write batch_script` and the accounting of many sites show it,
     and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`). With
-    `set -x`, bash prints each line with the values of its variables: the secret is in the log (a warning).
+    `set -x`, bash prints each line with the values of its variables: the secret is in the log (a warning). The same
+    applies to `env`, which prints all variables, and to `echo "$HF_TOKEN"`.
 
     Fix: export it in the shell that submits (sbatch passes the environment on). Or read it in the job from a file with
     mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`, before `set -x`.
@@ -565,6 +602,33 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
         yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
     yield from _traced_secrets(script)
+    yield from _printed_secrets(script)
+
+
+_PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
+
+
+def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
+    """Find a secret of the script in its log: the whole environment, or an `echo` of its value."""
+    secrets: dict[str, int] = {}
+    for step in script.commands:
+        pipeline = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
+        following = {program_of(each) for each in pipeline if isinstance(each, SimpleCommand)}
+        words = step.texts[1:] if step.name == "srun" else step.texts
+        program = {text for text in words if not (step.name == "srun" and text.startswith("-"))}
+        shown = step.syntax.output is None and not any(place.role == "code" for place in step.position.outward())
+        read = {part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail}
+        name = next((name for name in secrets if name in read), None)
+        if secrets and shown and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
+            name, line = next(iter(secrets.items()))
+            what = f"{' '.join(words)} prints the value of {name} into the log"
+            yield Problem(step, what, "print single variables: env | grep ^SLURM_", (line,), certain=False)
+            return
+        if name is not None and shown and step.name in _TALKS and following <= {"tee", "cat"}:
+            what = f"{step.name} prints the value of {name} into the log"
+            yield Problem(step, what, "remove the variable from the line", (secrets[name],), certain=False)
+            return
+        secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
 
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
