@@ -157,40 +157,42 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         container = container_of(launch)
         if container is None:
             continue
-        destinations = container.destinations
         # A variable may stand for any folder.
-        if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in destinations):
+        if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in container.destinations):
             continue
-        own = _made_outside(script) if container.is_isolated else ()
-        home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
-        hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
-        if (lost := _lost_result(launch, container)) is not None:
-            what = f"{lost.text.rpartition('=')[2]} is not mounted: what the program writes there ends with the container"
+        lost = _lost_result(launch, container)
+        if lost is not None:
+            path = lost.text.rpartition("=")[2]
+            what = f"{path} is not mounted: what the program writes there ends with the container"
             yield Problem(lost, what, "add the folder to the mounts", (container.stage.line, launch.line))
+        elif launch.program is not container.stage:
+            yield from _unseen_path(script, launch, container)
+
+
+def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) -> Iterator[Problem]:
+    """Find the first path of the host in the arguments of the program that the container does not see."""
+    own = _made_outside(script) if container.is_isolated else ()
+    home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
+    hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
+    for word in launch.program.words:
+        path = word.text.rpartition("=")[2]
+        in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
+        outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
+        if not outside or (home and re.match(r"/(home|users)/", path)):
             continue
-        if launch.program is container.stage:
-            continue
-        for word in launch.program.words:
-            path = word.text.rpartition("=")[2]
-            in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
-            outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
-            if not outside or (home and re.match(r"/(home|users)/", path)):
-                continue
-            if not any(path == each or path.startswith(each + "/") for each in destinations):
-                what = f"the container does not see {path}"
-                option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
-                given = [
-                    each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))
-                ]
-                yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
-                break
+        if not any(path == each or path.startswith(each + "/") for each in container.destinations):
+            what = f"the container does not see {path}"
+            option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
+            given = [each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))]
+            yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
+            break
 
 
 def _lost_result(launch: LaunchLine, container: Container) -> ExpandedText | None:
     """Return the folder of the image that an option for results names, unless the container is kept."""
     # apptainer without --writable-tmpfs refuses to write to its image, and a container with a name is kept.
     kept = not (container.is_isolated or container.has("--writable-tmpfs"))
-    kept = kept or container.has("--container-name", "--container-save", "--name", "-o", "--overlay")
+    kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
     engine = container.stage.name in _ENGINES and not container.is_pyxis
     kept = kept or (engine and "--rm" not in container.options) or launch.stage("shell") is not None
     before_program = set(map(id, container.stage.words[: container.image + 1]))
@@ -304,13 +306,13 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
 
 @rule("KIT509", "warning")
 def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
-    """The container gets all GPUs of the node, and the job has only some of them.
+    r"""The container gets all GPUs of the node, and the job has only some of them.
 
     A container of docker is a child of its daemon and not of the job: the limits of Slurm do not apply to it. With
-    `--gpus all`, the program also uses the GPUs of other jobs. The rule is silent if nothing shows that other jobs share
-    the node, such as an amount of memory.
+    `--gpus all`, the program also uses the GPUs of other jobs. The rule is silent if nothing shows that other jobs
+    share the node, such as an amount of memory.
 
-    Fix: `docker run --gpus "\\"device=$SLURM_JOB_GPUS\\"" ...`, with the numbers that Slurm gave the job.
+    Fix: `docker run --gpus "\"device=$SLURM_JOB_GPUS\"" ...`, with the numbers that Slurm gave the job.
     Documented: docs.docker.com, "docker run --gpus"; slurm.schedmd.com/containers.html.
     """
     gpus = script.size.gpus_per_node

@@ -96,7 +96,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
     LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
     consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank. `--gpu-bind=map_gpu:0,1,2,2` gives
-    two tasks the same GPU, and `taskset -c 0-15` gives all tasks of a node the same CPUs (a warning). The rule also reads Python programs that the script writes.
+    two tasks the same GPU, and `taskset -c 0-15` gives all tasks of a node the same CPUs (a warning). The rule also
+    reads Python programs that the script writes.
 
     Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.

@@ -235,7 +235,9 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         words = {word.text.partition("=")[0].lstrip("-").replace("_", "-"): word for word in launch.program.words}
         for pair in _EXCLUSIVE:
-            given = [name for name in pair if (text := launch.argument(name)) is not None and text.text.lower() not in _OFF]
+            given = [
+                name for name in pair if (text := launch.argument(name)) is not None and text.text.lower() not in _OFF
+            ]
             if len(given) == 2 and all(name in words for name in given):
                 first, last = sorted((words[name] for name in given), key=lambda word: (word.line, word.column))
                 what = f"{last.text} contradicts {first.text}: the program accepts one of them"

@@ -379,7 +379,9 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     """
     for number, line in script.code_lines:
         match = _BY_TIME.search(line) if not re.search(r"\brm\b", line) else None
-        if _AS_TEXT.search(line) and not re.search(r"\brm\b|sort\s+-\w*[VngM]|--version-sort|%0\d*d|\bls\s+-\w*[tv]", line):
+        if _AS_TEXT.search(line) and not re.search(
+            r"\brm\b|sort\s+-\w*[VngM]|--version-sort|%0\d*d|\bls\s+-\w*[tv]", line
+        ):
             name = _AS_TEXT.search(line)
             what = "this sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
             yield Problem(Origin(number, line.index(name[1]) + 1), what, "write sort -V", certain=False)
