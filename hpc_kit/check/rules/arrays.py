@@ -11,9 +11,9 @@ from typing import NamedTuple
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.expansion import evaluate_sum
+from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
 from hpc_kit.check.rules.set_up import counts_from_one
 from hpc_kit.slurm.directives import DirectiveOption
@@ -144,7 +144,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
         length = index.lengths.get(part.text)
         if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
             continue
-        selected[part.text] = _Selection(subscript[1], length, part.origin.line)
+        selected[part.text] = _Selection(subscript[1], length, part.origin)
         low = 1 if counts_from_one(script) else 0
         values = [index.compute(subscript[1], each) for each in array.indexes]
         fault = _outside_list(
@@ -195,11 +195,11 @@ def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int
 
 
 class _Selection(NamedTuple):
-    """The subscript that selects from a list, the length of the list, and the line."""
+    """The subscript that selects from a list, the length of the list, and the place of the subscript."""
 
     subscript: str
     length: int
-    line: int
+    place: Origin
 
 
 def _combinations_left(
@@ -221,7 +221,9 @@ def _combinations_left(
         what = f"only {len(seen)} of the {total} combinations of {names} run, some of them again and again"
         first = next(iter(lists.values())).length
         remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
-        yield Problem(directive, what, remedy, tuple(each.line for each in lists.values()), certain=False)
+        *others, last = lists.values()
+        lines = (directive.line, *(each.place.line for each in others))
+        yield Problem(last.place, what, remedy, lines, certain=False)
     # An array with gaps is a choice of its author, such as the elements that failed before.
     if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
         return
@@ -352,16 +354,25 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         names_run = name is not None and "$" in name.text
         if file is not None:
             what = f"all elements of the array write {file.text}"
-            yield Problem(file, what, remedy, (directive.line,))
+            yield Problem(_option_word(launch, file), what, remedy, (directive.line, file.line))
         # With a name for each element, the program mostly makes a folder of that name.
         elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
             what = f"all elements of the array save their results in {folder.text}"
-            yield Problem(folder, what, remedy, (directive.line,))
+            yield Problem(_option_word(launch, folder), what, remedy, (directive.line, folder.line))
         for output in overwritten_files(launch):
             if output.literal and not output.literal.startswith("/dev/"):
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
     yield from _shared_settings(script, directive)
+
+
+def _option_word(launch: LaunchLine, value: ExpandedText) -> Place:
+    """Return the word of the launch line that gives a value, which may come from a variable above."""
+    texts = [word.text for word in launch.inner_command.words]
+    index = next((number for number, text in enumerate(texts) if text.rpartition("=")[2] == value.text), None)
+    written = launch.inner_command.syntax.words
+    # Expanded words and written ones correspond if no variable is a list.
+    return written[index] if index is not None and len(written) == len(texts) else value
 
 
 def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterator[Problem]:

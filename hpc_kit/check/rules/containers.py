@@ -160,7 +160,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         # A variable may stand for any folder.
         if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in container.destinations):
             continue
-        lost = _lost_result(launch, container)
+        lost = _lost_result(script, launch, container)
         if lost is not None:
             path = lost.text.rpartition("=")[2]
             what = f"{path} is not mounted: what the program writes there ends with the container"
@@ -188,13 +188,13 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
             break
 
 
-def _lost_result(launch: LaunchLine, container: Container) -> ExpandedText | None:
+def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) -> ExpandedText | None:
     """Return the folder of the image that an option for results names, unless the container is kept."""
     # apptainer without --writable-tmpfs refuses to write to its image, and a container with a name is kept.
     kept = not (container.is_isolated or container.has("--writable-tmpfs"))
     kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
     engine = container.stage.name in _ENGINES and not container.is_pyxis
-    kept = kept or (engine and "--rm" not in container.options) or launch.stage("shell") is not None
+    kept = kept or (engine and "--rm" not in container.options) or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
     before_program = set(map(id, container.stage.words[: container.image + 1]))
     for option, word in options_with_paths(launch) if not kept else ():
         path = word.text.rpartition("=")[2]

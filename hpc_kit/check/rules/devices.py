@@ -17,7 +17,7 @@ from hpc_kit.check.rules.finding import Problem, rule
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _BEYOND_FIRST_NODE = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
 _DEVICE_OPTIONS = (
-    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
+    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "local-device", "device-id", "device-ids", "cuda",
 )  # fmt: skip
 
 
@@ -27,13 +27,14 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
 
     Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
     fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
-    leaves every task but the first without a GPU. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first
+    leaves every task but the first without a GPU. An empty list, or `--device cpu`, leaves all GPUs of the job idle. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first
     node (an error). The rule ignores a script that divides its GPUs among programs.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
     Documented: slurm.schedmd.com/gres.html.
     """
+    yield from _hidden_devices(script)
     for each in script.assignments_of(*_VISIBLE_DEVICES):
         text = each.value.text
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
@@ -59,6 +60,23 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             continue
         remedy = "remove the line, and use the local rank as index of the visible devices"
         yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
+
+
+def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
+    """Find a job whose only program sees none of its GPUs, or is told to run on the CPU."""
+    launch, place = script.only_training, script.directive("gres") or script.directive("gpus-per-node")
+    place = place or script.directive("gpus") or script.directive("gpus-per-task")
+    if launch is None or place is None or not script.size.has_gpus or script.sources_files:
+        return
+    assigned = script.assignments_of(*_VISIBLE_DEVICES)
+    hidden = assigned[0] if len(assigned) == 1 and assigned[0].value.text in {"", "-1"} else None
+    hides = hidden is not None and hidden.is_exported and not hidden.is_conditional and hidden.is_literal
+    device = launch.argument("device", "accelerator", "trainer.accelerator")
+    on_cpu = device is not None and device.text == "cpu" and not device.has_default
+    if (hides or on_cpu) and not any(each.in_background for each in script.batch_commands):
+        what = "the job asks for GPUs, but its program does not use them"
+        lines = (hidden.line if hides and hidden is not None else None, launch.line)
+        yield Problem(place, what, "remove the line, and use a partition without GPUs", lines)
 
 
 def _numbers_of(each: TracedAssignment) -> set[int]:
@@ -139,12 +157,18 @@ def _local_ranks(
     elif local is not None and wide and _is_interleaved(options, local):
         what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
         yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
-    elif local is not None and bound and local.variable == "SLURM_LOCALID":
+    elif local is not None and bound and local.variable == "SLURM_LOCALID" and not _takes_first_device(script):
         what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
         remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
         yield Problem(local, what, remedy, lines, certain=False)
     elif bound and (written := _device_in_program(script, launch)) is not None:
         yield Problem(written, one_each, "write device 0 in the program, or use --gpus-per-node", lines)
+
+
+def _takes_first_device(script: BatchScript) -> bool:
+    """Tell whether an option of a program names the first device, so that it does not choose by LOCAL_RANK."""
+    options = (launch.argument(*_DEVICE_OPTIONS) for launch in script.training)
+    return any(text is not None and re.fullmatch(r"(cuda:)?0", text.text) for text in options)
 
 
 def _fixed_devices(

@@ -459,6 +459,32 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
+_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|[ugoa]*[oa][ugoa]*=\w*w")
+
+
+@rule("KIT511", "warning")
+def writable_for_all(script: BatchScript) -> Iterator[Problem]:
+    """Files that every user of the cluster may change or delete.
+
+    `chmod -R 777` lets each user replace the data, the checkpoints and the code that the next job runs. The same
+    applies to `chmod o+w` and to `umask 000`. The rule ignores folders of the node, such as /tmp.
+
+    Fix: share with your group: `chmod -R g+rwX DIR`, or `setfacl`; `chmod -R a+rX DIR` lets everybody read.
+    Documented: chmod(1); acl(5).
+    """
+    for step in script.commands:
+        words = [text for text in step.texts[1:] if not re.match(r"-[A-Za-z-]", text)]
+        on_node = bool(words[1:]) and all(OWN_DISK.match(text) for text in words[1:])
+        chmod = step.name == "chmod" and len(words) > 1 and not on_node and _FOR_ALL.match(words[0])
+        # Without a letter in front, the umask applies to the `+w`.
+        if chmod and not words[0].startswith("+"):
+            what = f"chmod {words[0]} lets every user change and delete these files"
+            yield Problem(step, what, "write chmod -R g+rwX for your group", (step.line,))
+        elif step.name == "umask" and words[:1] in (["000"], ["0000"], ["0"]):
+            what = "umask 000 lets every user change all files of the job"
+            yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
+
+
 _DOWNLOADS = re.compile(
     r"(?:\S*/)?(?:huggingface-cli|hf)\s+(?:repo\s+)?(?:download|upload)|huggingface_hub\b.*\bdownload|\bsnapshot_download\b"
 )
@@ -608,6 +634,9 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 _PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
 
 
+_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z")
+
+
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find a secret of the script in its log: the whole environment, or an `echo` of its value."""
     secrets: dict[str, int] = {}
@@ -616,12 +645,13 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
         following = {program_of(each) for each in pipeline if isinstance(each, SimpleCommand)}
         words = step.texts[1:] if step.name == "srun" else step.texts
         program = {text for text in words if not (step.name == "srun" and text.startswith("-"))}
-        shown = step.syntax.output is None and not any(place.role == "code" for place in step.position.outward())
+        in_code = any(place.role == "code" for place in step.position.outward())
+        shown = step.syntax.output is None and not in_code
         read = {part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail}
         name = next((name for name in secrets if name in read), None)
-        if secrets and shown and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
+        if secrets and not in_code and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
             name, line = next(iter(secrets.items()))
-            what = f"{' '.join(words)} prints the value of {name} into the log"
+            what = f"{' '.join(words)} prints the value of {name} into the log, or into a file"
             yield Problem(step, what, "print single variables: env | grep ^SLURM_", (line,), certain=False)
             return
         if name is not None and shown and step.name in _TALKS and following <= {"tee", "cat"}:
@@ -629,6 +659,8 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, "remove the variable from the line", (secrets[name],), certain=False)
             return
         secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
+        if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):
+            secrets[step.texts[1]] = step.line
 
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:

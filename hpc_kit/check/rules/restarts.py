@@ -497,7 +497,8 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
         return True
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
     names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
-    return PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem in names
+    names = {name.replace("-", "_") for name in names}
+    return PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
 
 
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
