@@ -545,7 +545,11 @@ def collect_launch_lines(
         stages = outer + tuple(_with_configuration(trace, stage) for stage in parse_launch(words))
         for name, value in (variable for stage in stages[len(outer) :] for variable in stage.variables):
             trace.assign(name, value, task=trace.variables.task)
-        code = stages[-1].code or _code_of_document(trace, command.stdin or root.stdin, stages[-1])
+        # The file of `srun --multi-prog` is a table of tasks and programs, and no code.
+        is_table = any("multi-prog" in stage.options for stage in stages)
+        code = None if is_table else stages[-1].code
+        if code is None and not is_table:
+            code = _code_of_document(trace, command.stdin or root.stdin, stages[-1])
         if code is None or code.text.is_unknown:
             launches.append(LaunchLine(stages, root, command, written))
             continue

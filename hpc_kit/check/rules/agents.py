@@ -60,7 +60,9 @@ def agent_node_count(script: BatchScript) -> Iterator[Problem]:
             rank = agent.node_rank
             doubtful = doubtful or (rank is not None and rank.has_default)
             certain = not doubtful and not launch.has_default_count
-            yield Problem(agent, what, remedy, (line, launch.line), certain)
+            # `--standalone` alone says that there is one node.
+            place = agent.word_of("standalone") or agent
+            yield Problem(place, what, remedy, (line, launch.line, agent.line), certain)
 
 
 _PREPARES = frozenset({".", "cd", "conda", "export", "mkdir", "ml", "module", "set", "source", "ulimit"})

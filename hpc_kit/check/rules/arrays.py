@@ -11,10 +11,11 @@ from typing import NamedTuple
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.expansion import evaluate_sum
+from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
+from hpc_kit.check.rules.set_up import counts_from_one
 from hpc_kit.slurm.directives import DirectiveOption
 
 _MOST_ELEMENTS = 20_000
@@ -124,9 +125,10 @@ _SHARDS = (
 def array_bounds(script: BatchScript) -> Iterator[Problem]:
     """The bounds of --array do not fit the list that the index selects from.
 
-    bash counts the elements of a list from 0, sed and awk count lines from 1. An index beyond the list is an empty
-    word, and no error: the last element trains with an empty option, or with its default (an error of the script). Two
-    lists that take the same remainder of the index, `${A[i % 4]}` and `${B[i % 2]}`, never meet in all combinations.
+    bash counts the elements of a list from 0, zsh from 1, and sed and awk count lines from 1. An index beyond the list
+    is an empty word, and no error: the last element trains with an empty option, or with its default (an error of the
+    script). Two lists that take the same remainder of the index, `${A[i % 4]}` and `${B[i % 2]}`, never meet in all
+    combinations.
 
     Fix: `--array=0-3` for a list of four; `--array=1-N` for the lines of a file.
     Documented: sbatch(1), --array; bash(1), Arrays.
@@ -142,21 +144,17 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
         length = index.lengths.get(part.text)
         if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
             continue
-        selected[part.text] = _Selection(subscript[1], length, part.origin.line)
+        selected[part.text] = _Selection(subscript[1], length, part.origin)
+        low = 1 if counts_from_one(script) else 0
         values = [index.compute(subscript[1], each) for each in array.indexes]
-        pairs = [(each, value) for each, value in zip(array.indexes, values, strict=True) if value is not None]
-        beyond = [each for each, value in pairs if value >= length]
-        negative = [each for each, value in pairs if value < 0]
-        known = {value for value in values if value is not None}
-        if beyond:
+        fault = _outside_list(
+            script, part.text, range(low, length + low), dict(zip(array.indexes, values, strict=True))
+        )
+        known = {value - low for value in values if value is not None}
+        if fault is not None:
             seen.add(part.text)
-            what = f"{part.text} has {length} elements, 0 to {length - 1}: index {beyond[-1]} selects nothing"
-            remedy = f"change --array={directive.value}; bash counts from 0"
-            yield Problem(part.origin, what, remedy, (directive.line,), certain=True)
-        elif negative:
-            seen.add(part.text)
-            what = f"index {negative[0]} selects an element from the end of {part.text}: bash counts from 0"
-            yield Problem(part.origin, what, f"change --array={directive.value}", (directive.line,), certain=True)
+            remedy = f"change --array={directive.value}; {script.interpreter or 'bash'} counts from {low}"
+            yield Problem(part.origin, fault, remedy, (directive.line,), certain=True)
         # An array that misses one end of the list was mostly counted from the wrong number.
         elif None not in values and known in index.all_but_one(part.text):
             seen.add(part.text)
@@ -169,6 +167,19 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if min(array.indexes) == 0:
         yield from _line_zero(script, index, max(array.indexes), directive.line)
     yield from _shard_counts(script, array, directive.line)
+
+
+def _outside_list(script: BatchScript, name: str, elements: range, selected: dict[int, int | None]) -> str | None:
+    """Return the effect of the last index that selects no element of a list, or one from its end."""
+    values = {index: value for index, value in selected.items() if value is not None}
+    beyond = [index for index, value in values.items() if value >= elements.stop]
+    below = [index for index, value in values.items() if value < elements.start]
+    if beyond:
+        bounds = f"{elements.start} to {elements.stop - 1}"
+        return f"{name} has {len(elements)} elements, {bounds}: index {beyond[-1]} selects nothing"
+    if below and elements.start:
+        return f"index {below[0]} selects nothing from {name}: {script.interpreter} counts from 1"
+    return f"index {below[0]} selects an element from the end of {name}: bash counts from 0" if below else None
 
 
 def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
@@ -184,11 +195,11 @@ def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int
 
 
 class _Selection(NamedTuple):
-    """The subscript that selects from a list, the length of the list, and the line."""
+    """The subscript that selects from a list, the length of the list, and the place of the subscript."""
 
     subscript: str
     length: int
-    line: int
+    place: Origin
 
 
 def _combinations_left(
@@ -210,7 +221,9 @@ def _combinations_left(
         what = f"only {len(seen)} of the {total} combinations of {names} run, some of them again and again"
         first = next(iter(lists.values())).length
         remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
-        yield Problem(directive, what, remedy, tuple(each.line for each in lists.values()), certain=False)
+        *others, last = lists.values()
+        lines = (directive.line, *(each.place.line for each in others))
+        yield Problem(last.place, what, remedy, lines, certain=False)
     # An array with gaps is a choice of its author, such as the elements that failed before.
     if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
         return
@@ -341,16 +354,25 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         names_run = name is not None and "$" in name.text
         if file is not None:
             what = f"all elements of the array write {file.text}"
-            yield Problem(file, what, remedy, (directive.line,))
+            yield Problem(_option_word(launch, file), what, remedy, (directive.line, file.line))
         # With a name for each element, the program mostly makes a folder of that name.
         elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
             what = f"all elements of the array save their results in {folder.text}"
-            yield Problem(folder, what, remedy, (directive.line,))
+            yield Problem(_option_word(launch, folder), what, remedy, (directive.line, folder.line))
         for output in overwritten_files(launch):
             if output.literal and not output.literal.startswith("/dev/"):
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
     yield from _shared_settings(script, directive)
+
+
+def _option_word(launch: LaunchLine, value: ExpandedText) -> Place:
+    """Return the word of the launch line that gives a value, which may come from a variable above."""
+    texts = [word.text for word in launch.inner_command.words]
+    index = next((number for number, text in enumerate(texts) if text.rpartition("=")[2] == value.text), None)
+    written = launch.inner_command.syntax.words
+    # Expanded words and written ones correspond if no variable is a list.
+    return written[index] if index is not None and len(written) == len(texts) else value
 
 
 def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from hpc_kit.check.bash_syntax import Origin, Pipeline, SimpleCommand, with_nest
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
@@ -63,13 +65,26 @@ def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
         if step.in_task or not behind or any(place.kind in {"function", "subshell"} for place in behind[0].outward()):
             continue
         for each in script.commands_after(step):
-            if each.name in _ENDING:
+            # `kill -0` only asks whether the process lives.
+            if each.name in _ENDING and each.texts[1:2] != ["-0"]:
                 break
+            by_id = each.name == "wait" and len(each.words) == 2 and each.syntax.words[1].raw.strip("\"") in _ids_of(script, step)
+            if by_id and not each.is_conditional and script.training[-1:] and script.training[-1].line != step.line:
+                what = f"this waits for {name} in line {step.line}, which never ends"
+                yield Problem(each, what, 'write kill "$pid" instead', (step.line,))
+                return
             if each.name == "wait" and len(each.words) == 1 and not (each.is_conditional or each.in_background):
                 what = f"this also waits for {name} in line {step.line}, which never ends"
                 remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
                 yield Problem(each, what, remedy, (step.line,))
                 return
+
+
+def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
+    """Return the words that stand for the process id of a command in the background: `$pid` after `pid=$!`."""
+    following = next(iter(script.commands_after(step)), None)
+    names = [each.name for each in following.written_assignments if each.value.raw == "$!"] if following else []
+    return {text for name in names for text in (f"${name}", f"${{{name}}}")}
 
 
 def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
@@ -92,7 +107,8 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
     """A command for a terminal, in a batch job.
 
     salloc asks for a second allocation and waits in the queue, while this job holds its nodes (an error). `srun --pty`
-    needs a terminal, which a batch job does not have: its shell reads an empty input and ends.
+    needs a terminal, which a batch job does not have: its shell reads an empty input and ends. `docker run -it` ends
+    with "the input device is not a TTY" (an error).
 
     Fix: srun without salloc, in the job itself; for a shell on the node, `srun --pty bash` or `salloc` on the login
     node.
@@ -105,8 +121,23 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
         if first.name == "salloc":
             what = "salloc waits for another allocation, while this job holds its nodes"
             yield Problem(first, what, "write srun alone, and request the nodes for this job", certain=True)
+        elif (word := _terminal_of_docker(launch)) is not None:
+            what = f"docker run {word.text} needs a terminal, which a batch job does not have"
+            yield Problem(word, what, "remove -t and -i", (launch.line,), certain=True)
         elif srun is not None and "pty" in srun.options and not launch.command.in_task:
             yield Problem(srun, "a batch job has no terminal for --pty", "remove --pty, or run it on the login node")
+
+
+def _terminal_of_docker(launch: LaunchLine) -> ExpandedText | None:
+    """Return the option of docker that asks for a terminal and an input; podman goes on without."""
+    for stage in launch.stages:
+        if stage.name == "docker" and {"run", "exec"} & set(stage.texts[1:3]):
+            words = itertools.takewhile(lambda word: word.text.startswith("-") or word.text in {"run", "exec"}, stage.words[1:])
+            flags = [word for word in words if re.match(r"-[it]+\Z|--(tty|interactive)\Z", word.text)]
+            text = "".join(word.text for word in flags)
+            if "i" in text.replace("tty", "t") and "t" in text.replace("interactive", "i"):
+                return flags[-1]
+    return None
 
 
 @rule("KIT430")

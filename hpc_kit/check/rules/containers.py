@@ -10,9 +10,11 @@ from typing import NamedTuple
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.restarts import options_with_paths
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
@@ -140,7 +142,8 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
 
     pyxis and enroot mount no folder of the host by themselves. apptainer and singularity mount $HOME, the current
     folder and /tmp, and with --contain nothing but --bind. Further folders such as /scratch need --bind, unless the
-    site adds them to apptainer.conf. The program ends with "No such file or directory".
+    site adds them to apptainer.conf. The program ends with "No such file or directory". What it writes to a folder of
+    the image, such as `--output-dir /out` without a mount at /out, vanishes with the container.
 
     Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
@@ -152,29 +155,62 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.launch_lines:
         container = container_of(launch)
-        if container is None or launch.program is container.stage:
+        if container is None:
             continue
-        destinations = container.destinations
         # A variable may stand for any folder.
-        if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in destinations):
+        if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in container.destinations):
             continue
-        own = _made_outside(script) if container.is_isolated else ()
-        home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
-        hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
-        for word in launch.program.words:
-            path = word.text.rpartition("=")[2]
-            in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
-            outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
-            if not outside or (home and re.match(r"/(home|users)/", path)):
-                continue
-            if not any(path == each or path.startswith(each + "/") for each in destinations):
-                what = f"the container does not see {path}"
-                option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
-                given = [
-                    each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))
-                ]
-                yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
-                break
+        lost = _lost_result(script, launch, container)
+        if lost is not None:
+            path = lost.text.rpartition("=")[2]
+            what = f"{path} is not mounted: what the program writes there ends with the container"
+            yield Problem(lost, what, "add the folder to the mounts", (container.stage.line, launch.line))
+        elif launch.program is not container.stage:
+            yield from _unseen_path(script, launch, container)
+
+
+def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) -> Iterator[Problem]:
+    """Find the first path of the host in the arguments of the program that the container does not see."""
+    own = _made_outside(script) if container.is_isolated else ()
+    home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
+    hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
+    for word in launch.program.words:
+        path = word.text.rpartition("=")[2]
+        in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
+        outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
+        if not outside or (home and re.match(r"/(home|users)/", path)):
+            continue
+        if not any(path == each or path.startswith(each + "/") for each in container.destinations):
+            what = f"the container does not see {path}"
+            option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
+            given = [each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))]
+            yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
+            break
+
+
+def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) -> ExpandedText | None:
+    """Return the folder of the image that an option for results names, unless the container is kept."""
+    # apptainer without --writable-tmpfs refuses to write to its image, and a container with a name is kept.
+    kept = not (container.is_isolated or container.has("--writable-tmpfs"))
+    kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
+    engine = container.stage.name in _ENGINES and not container.is_pyxis
+    kept = kept or (engine and "--rm" not in container.options) or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+    before_program = set(map(id, container.stage.words[: container.image + 1]))
+    for option, word in options_with_paths(launch) if not kept else ():
+        path = word.text.rpartition("=")[2]
+        in_image = re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) and not _HOST_PATH.match(path)
+        seen = any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
+        if in_image and not seen and _RESULT.match(option) and id(word) not in before_program:
+            return word
+    return None
+
+
+_RESULT = re.compile(
+    r"(?i)(?!.*(resum|load|restor|init|pretrain|data|config|tokenizer|cache|eval))[-+\w.]*?"
+    r"(out|output|save|results?|project|(ckpt|checkpoints?|work|exp|runs?|logs?|root|out|output|save|results?)[-_]?dir"
+    r"|dirpath)([-_](dir|path|folder|to))?\Z"
+)
+"""An option for the folder of results."""
 
 
 def _made_outside(script: BatchScript) -> list[str]:
@@ -266,3 +302,37 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
         if drops and not passes and script.size_of(launch).has_several_tasks:
             what = "the tasks in the container have no SLURM_PROCID and no MASTER_ADDR"
             yield Problem(container.stage, what, "remove --cleanenv, or pass the variables with --env", (launch.line,))
+
+
+@rule("KIT509", "warning")
+def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
+    r"""The container gets all GPUs of the node, and the job has only some of them.
+
+    A container of docker is a child of its daemon and not of the job: the limits of Slurm do not apply to it. With
+    `--gpus all`, the program also uses the GPUs of other jobs. The rule is silent if nothing shows that other jobs
+    share the node, such as an amount of memory.
+
+    Fix: `docker run --gpus "\"device=$SLURM_JOB_GPUS\"" ...`, with the numbers that Slurm gave the job.
+    Documented: docs.docker.com, "docker run --gpus"; slurm.schedmd.com/containers.html.
+    """
+    gpus = script.size.gpus_per_node
+    whole = "exclusive" in script.options or script.options.get("mem", "0") == "0"
+    # A node with as few GPUs as a larger request is common.
+    if not gpus or gpus > _SHARE_OF_NODE or whole or script.size.has_several_nodes:
+        return
+    for launch in script.launch_lines:
+        container = container_of(launch)
+        if container is None or container.stage.name != "docker":
+            continue
+        texts = container.stage.texts
+        given = [after for before, after in pairwise(texts) if before == "--gpus"]
+        given += [text.partition("=")[2] for text in texts if text.startswith(("--gpus=", "NVIDIA_VISIBLE_DEVICES="))]
+        if "all" in given or "--privileged" in texts:
+            place = container.stage.word_of("gpus") or container.stage
+            what = f"docker gives the container every GPU of the node, but the job has {gpus}"
+            remedy = 'write --gpus "\\"device=$SLURM_JOB_GPUS\\""'
+            yield Problem(place, what, remedy, (script.line_of_gpus, launch.line))
+
+
+_SHARE_OF_NODE = 2
+"""GPUs. A job with more of them may have a whole node."""

@@ -9,6 +9,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import FIRST_NODE, ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
+from hpc_kit.check.programs import AGENTS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
@@ -153,13 +154,15 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     if not gpus or processes is None or processes == gpus or bound:
         return
     place = agent or launch.multiplier or launch.program
+    # A line with both the launcher and its count shows the count.
+    option = agent.word_of(AGENTS[agent.kind].processes) if agent is not None else None
     lines = (script.line_of_gpus, launch.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
     stated = bool(script.options.keys() & {"ntasks", "ntasks-per-node"})
     if processes > gpus:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
-        yield Problem(place, what, "start one process per GPU", lines, certain)
+        yield Problem(option or place, what, "start one process per GPU", lines, certain)
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
         remedy = f"start {gpus} processes per node, or request fewer GPUs"
@@ -167,7 +170,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         total = agent.word_of("num-processes") if agent.kind == "accelerate" and size.has_several_nodes else None
         if total is not None and size.nodes:
             remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
-        yield Problem(total or place, what, remedy, (*lines, place.line), certain=False)
+        yield Problem(total or option or place, what, remedy, (*lines, place.line), certain=False)
     elif any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE")):
         # A program that starts processes of its own has a larger WORLD_SIZE.
         what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"

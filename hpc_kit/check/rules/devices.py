@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -14,8 +15,9 @@ from hpc_kit.check.python_code import chosen_device
 from hpc_kit.check.rules.finding import Problem, rule
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_BEYOND_FIRST_NODE = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
 _DEVICE_OPTIONS = (
-    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
+    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "local-device", "device-id", "device-ids", "cuda",
 )  # fmt: skip
 
 
@@ -25,12 +27,14 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
 
     Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
     fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
-    leaves every task but the first without a GPU. The rule ignores a script that divides its GPUs among programs.
+    leaves every task but the first without a GPU. An empty list, or `--device cpu`, leaves all GPUs of the job idle. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first
+    node (an error). The rule ignores a script that divides its GPUs among programs.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
     Documented: slurm.schedmd.com/gres.html.
     """
+    yield from _hidden_devices(script)
     for each in script.assignments_of(*_VISIBLE_DEVICES):
         text = each.value.text
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
@@ -40,6 +44,10 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         # A task that is bound to one GPU sees it as number 0, whatever its local id.
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
         gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
+        if each.in_task and _RANK_OF_JOB.fullmatch(text) and script.size.has_several_nodes:
+            lines = (script.line_of("nodes"), script.line_of_gpus)
+            yield Problem(each.value, _BEYOND_FIRST_NODE, "write $SLURM_LOCALID", lines, certain=True)
+            continue
         what = f"Slurm sets {each.name}; {text} may name GPUs of another job"
         if numbers and gpus and max(numbers) >= gpus:
             what, certain = f"there is no GPU {max(numbers)}: the job has {gpus} on the node, from 0", True
@@ -52,6 +60,23 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             continue
         remedy = "remove the line, and use the local rank as index of the visible devices"
         yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
+
+
+def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
+    """Find a job whose only program sees none of its GPUs, or is told to run on the CPU."""
+    launch, place = script.only_training, script.directive("gres") or script.directive("gpus-per-node")
+    place = place or script.directive("gpus") or script.directive("gpus-per-task")
+    if launch is None or place is None or not script.size.has_gpus or script.sources_files:
+        return
+    assigned = script.assignments_of(*_VISIBLE_DEVICES)
+    hidden = assigned[0] if len(assigned) == 1 and assigned[0].value.text in {"", "-1"} else None
+    hides = hidden is not None and hidden.is_exported and not hidden.is_conditional and hidden.is_literal
+    device = launch.argument("device", "accelerator", "trainer.accelerator")
+    on_cpu = device is not None and device.text == "cpu" and not device.has_default
+    if (hides or on_cpu) and not any(each.in_background for each in script.batch_commands):
+        what = "the job asks for GPUs, but its program does not use them"
+        lines = (hidden.line if hides and hidden is not None else None, launch.line)
+        yield Problem(place, what, "remove the line, and use a partition without GPUs", lines)
 
 
 def _numbers_of(each: TracedAssignment) -> set[int]:
@@ -89,7 +114,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
     LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
     consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank. `--gpu-bind=map_gpu:0,1,2,2` gives
-    two tasks the same GPU. The rule also reads Python programs that the script writes.
+    two tasks the same GPU, and `taskset -c 0-15` gives all tasks of a node the same CPUs (a warning). The rule also
+    reads Python programs that the script writes.
 
     Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
@@ -101,6 +127,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         if (script.size_of(launch).tasks_per_node or script.size_of(launch).ntasks or 1) > 1:
             yield from _local_ranks(script, launch, options, text)
             yield from _mapped_devices(script, launch)
+            yield from _same_cpus(script, launch)
         if text is not None:
             yield from _fixed_devices(script, launch, options, text)
 
@@ -124,19 +151,24 @@ def _local_ranks(
     rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
     bound, one_each = _sees_one_gpu(script, options), "each task sees one GPU, which has the number 0"
     if rank is not None and wide:
-        what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
-        yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
+        yield Problem(rank, _BEYOND_FIRST_NODE, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
     elif text is not None and "SLURM_LOCALID" in text.text and bound:
         yield Problem(text, one_each, "write cuda:0, or use --gpus-per-node", lines)
     elif local is not None and wide and _is_interleaved(options, local):
         what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
         yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
-    elif local is not None and bound and local.variable == "SLURM_LOCALID":
+    elif local is not None and bound and local.variable == "SLURM_LOCALID" and not _takes_first_device(script):
         what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
         remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
         yield Problem(local, what, remedy, lines, certain=False)
     elif bound and (written := _device_in_program(script, launch)) is not None:
         yield Problem(written, one_each, "write device 0 in the program, or use --gpus-per-node", lines)
+
+
+def _takes_first_device(script: BatchScript) -> bool:
+    """Tell whether an option of a program names the first device, so that it does not choose by LOCAL_RANK."""
+    options = (launch.argument(*_DEVICE_OPTIONS) for launch in script.training)
+    return any(text is not None and re.fullmatch(r"(cuda:)?0", text.text) for text in options)
 
 
 def _fixed_devices(
@@ -196,6 +228,28 @@ def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem
             yield Problem(place, what, f"write one {unit} for each task", lines, certain=unit == "GPU")
 
 
+_CPUS_OF_WRAPPER = {
+    "numactl": re.compile(r"(?:-C|--physcpubind|-N|--cpunodebind|-m|--membind)[= ]?(\d[\d,-]*)\Z"),
+    "taskset": re.compile(r"(?:-c|-ac|--cpu-list)[= ](\d[\d,:-]*)\Z"),
+}
+
+
+def _same_cpus(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
+    """Find a `taskset` or `numactl` that gives all tasks of a node the same CPUs."""
+    tasks = script.size_of(launch).tasks_per_node or 1
+    multiplied = itertools.dropwhile(lambda stage: stage is not launch.multiplier, launch.stages)
+    for stage in multiplied if launch.multiplier is not None else ():
+        pattern = _CPUS_OF_WRAPPER.get(stage.name)
+        pairs = itertools.pairwise((*stage.words, stage.words[-1]._replace(text="")))
+        for word, following in pairs if pattern is not None and not launch.agent else ():
+            match = pattern.match(word.text) or pattern.match(f"{word.text} {following.text}")
+            if match is not None:
+                what = f"{stage.name} puts all {tasks} tasks of a node on the same CPUs, {match[1]}"
+                remedy = f"remove {stage.name}: with --cpus-per-task, srun gives each task CPUs of its own"
+                yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
+                break
+
+
 def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
     """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
     cyclic = options.get("distribution", "").startswith("cyclic")
@@ -204,7 +258,7 @@ def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
 
 def _shows_one_device(each: TracedAssignment) -> bool:
     """Tell whether a task hides all GPUs but its own."""
-    return each.in_task and each.value.variable == "SLURM_LOCALID"
+    return each.in_task and each.value.variable in {"SLURM_LOCALID", "SLURM_PROCID"}
 
 
 _RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")

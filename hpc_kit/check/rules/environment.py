@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
@@ -459,6 +459,68 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
+_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|[ugoa]*[oa][ugoa]*=\w*w")
+
+
+@rule("KIT511", "warning")
+def writable_for_all(script: BatchScript) -> Iterator[Problem]:
+    """Files that every user of the cluster may change or delete.
+
+    `chmod -R 777` lets each user replace the data, the checkpoints and the code that the next job runs. The same
+    applies to `chmod o+w` and to `umask 000`. The rule ignores folders of the node, such as /tmp.
+
+    Fix: share with your group: `chmod -R g+rwX DIR`, or `setfacl`; `chmod -R a+rX DIR` lets everybody read.
+    Documented: chmod(1); acl(5).
+    """
+    for step in script.commands:
+        words = [text for text in step.texts[1:] if not re.match(r"-[A-Za-z-]", text)]
+        on_node = bool(words[1:]) and all(OWN_DISK.match(text) for text in words[1:])
+        chmod = step.name == "chmod" and len(words) > 1 and not on_node and _FOR_ALL.match(words[0])
+        # Without a letter in front, the umask applies to the `+w`.
+        if chmod and not words[0].startswith("+"):
+            what = f"chmod {words[0]} lets every user change and delete these files"
+            yield Problem(step, what, "write chmod -R g+rwX for your group", (step.line,))
+        elif step.name == "umask" and words[:1] in (["000"], ["0000"], ["0"]):
+            what = "umask 000 lets every user change all files of the job"
+            yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
+
+
+_DOWNLOADS = re.compile(
+    r"(?:\S*/)?(?:huggingface-cli|hf)\s+(?:repo\s+)?(?:download|upload)|huggingface_hub\b.*\bdownload|\bsnapshot_download\b"
+)
+_OFFLINE = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
+_ON = frozenset({"1", "true", "yes", "on"})
+
+
+@rule("KIT510")
+def download_while_offline(script: BatchScript) -> Iterator[Problem]:
+    """A download from Hugging Face after HF_HUB_OFFLINE=1.
+
+    With HF_HUB_OFFLINE=1, huggingface_hub sends no request at all: `hf download` ends with OfflineModeIsEnabled. The
+    variable applies to all commands below it.
+
+    Fix: `HF_HUB_OFFLINE=0 hf download ...`, or set the variable after the download.
+    Documented: huggingface.co/docs/huggingface_hub, "Environment variables".
+    """
+    offline: dict[str, int] = {}
+    for step in script.batch_commands:
+        own = {each.name: each for each in step.written_assignments if each.name in _OFFLINE}
+        text = " ".join(step.texts)
+        if step.name == "unset":
+            offline = {name: line for name, line in offline.items() if name not in step.texts}
+        elif step.name in DECLARING or not step.words:
+            for name, each in own.items():
+                offline.pop(name, None)
+                # A branch may choose it for a case in which nothing is downloaded.
+                if each.value.raw.strip("\"'").lower() in _ON and step.name == "export" and not step.is_conditional:
+                    offline[name] = step.line
+        elif offline and not own and _DOWNLOADS.search(text) and not re.search(r"OFFLINE=|\senv -[iu]", f" {text}"):
+            name, line = next(iter(offline.items()))
+            what = f"{name} is set: the download sends no request, and fails"
+            yield Problem(step, what, f"write {name}=0 in front of it, or set {name} after it", (line,))
+            return
+
+
 @rule("KIT503", "warning")
 def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """A clean-up that hits other jobs on the node.
@@ -541,7 +603,8 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 
     Slurm keeps a copy of every batch script. `scontrol write batch_script` and the accounting of many sites show it,
     and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`). With
-    `set -x`, bash prints each line with the values of its variables: the secret is in the log (a warning).
+    `set -x`, bash prints each line with the values of its variables: the secret is in the log (a warning). The same
+    applies to `env`, which prints all variables, and to `echo "$HF_TOKEN"`.
 
     Fix: export it in the shell that submits (sbatch passes the environment on). Or read it in the job from a file with
     mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`, before `set -x`.
@@ -565,6 +628,39 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
         yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
     yield from _traced_secrets(script)
+    yield from _printed_secrets(script)
+
+
+_PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
+
+
+_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z")
+
+
+def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
+    """Find a secret of the script in its log: the whole environment, or an `echo` of its value."""
+    secrets: dict[str, int] = {}
+    for step in script.commands:
+        pipeline = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
+        following = {program_of(each) for each in pipeline if isinstance(each, SimpleCommand)}
+        words = step.texts[1:] if step.name == "srun" else step.texts
+        program = {text for text in words if not (step.name == "srun" and text.startswith("-"))}
+        in_code = any(place.role == "code" for place in step.position.outward())
+        shown = step.syntax.output is None and not in_code
+        read = {part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail}
+        name = next((name for name in secrets if name in read), None)
+        if secrets and not in_code and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
+            name, line = next(iter(secrets.items()))
+            what = f"{' '.join(words)} prints the value of {name} into the log, or into a file"
+            yield Problem(step, what, "print single variables: env | grep ^SLURM_", (line,), certain=False)
+            return
+        if name is not None and shown and step.name in _TALKS and following <= {"tee", "cat"}:
+            what = f"{step.name} prints the value of {name} into the log"
+            yield Problem(step, what, "remove the variable from the line", (secrets[name],), certain=False)
+            return
+        secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
+        if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):
+            secrets[step.texts[1]] = step.line
 
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:

@@ -215,3 +215,30 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
             if match is not None and not part.detail and part.text not in script.assigned:
                 what = f"Slurm does not set ${part.text}"
                 yield Problem(part.origin, what, "use the variable of Slurm, such as $SLURM_SUBMIT_DIR")
+
+
+_EXCLUSIVE = (("fp16", "bf16"), ("load-in-4bit", "load-in-8bit"))
+"""Switches of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
+_OFF = frozenset({"0", "false", "no", "none", "off"})
+
+
+@rule("KIT231", "warning")
+def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
+    """The program gets two options of which it accepts one.
+
+    With --fp16 and --bf16, Transformers stops with "At most one of fp16 and bf16 can be True", and Megatron-LM with an
+    assertion. A model is loaded in 4 or in 8 bits, not in both.
+
+    Fix: keep one of the two.
+    Documented: huggingface.co/docs/transformers, TrainingArguments.
+    """
+    for launch in script.training:
+        words = {word.text.partition("=")[0].lstrip("-").replace("_", "-"): word for word in launch.program.words}
+        for pair in _EXCLUSIVE:
+            given = [
+                name for name in pair if (text := launch.argument(name)) is not None and text.text.lower() not in _OFF
+            ]
+            if len(given) == 2 and all(name in words for name in given):
+                first, last = sorted((words[name] for name in given), key=lambda word: (word.line, word.column))
+                what = f"{last.text} contradicts {first.text}: the program accepts one of them"
+                yield Problem(last, what, "keep one of the two", (first.line, launch.line))

@@ -109,7 +109,9 @@ def _idle_components(script: BatchScript) -> Iterator[Problem]:
     rest = f"component {idle[0]} is idle" if len(idle) == 1 else f"components {', '.join(map(str, idle))} are idle"
     what = f"srun starts this only in the first component of the job, which has {count}: {rest}"
     remedy = f"write srun --het-group=0-{count - 1} ..., or the number of one component"
-    yield Problem(everywhere[0].stages[0], what, remedy, (script.directives.lines[0].line,))
+    # Of several, the last one was mostly meant for the further component.
+    lines = (script.directives.lines[0].line, *(launch.line for launch in everywhere))
+    yield Problem(everywhere[-1].stages[0], what, remedy, lines)
 
 
 def nothing_unknown(script: BatchScript) -> bool:
@@ -326,11 +328,18 @@ def _early_exports(script: BatchScript) -> Iterator[Problem]:
         # An agent gives its processes ranks of their own, and takes its own from its options.
         if agents and not each.name.startswith("PET_"):
             continue
-        if each.is_exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
+        exported = each.is_exported or each.name in _exported_later(script)
+        if exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
             for read in each.value.task_variables:
                 wide = next((size for size in multiple if _differs(read.name, size)), None)
                 if wide is not None:
                     yield _early(read, wide, each.line)
+
+
+def _exported_later(script: BatchScript) -> set[str]:
+    """Return the variables that `export NAME ...` passes on after their assignment, as scripts for sh do."""
+    exports = [step for step in script.batch_commands if step.name == "export"]
+    return {text for step in exports for text in step.texts[1:] if text.isidentifier()}
 
 
 def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:

@@ -443,12 +443,14 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
     """MASTER_ADDR is not the host of rank 0.
 
     Rank 0 opens the port, and it runs on the first node. The address of another host leads nowhere: all ranks wait
-    until they time out. `srun hostname | head -n 1` prints the host that answers first (a warning).
+    until they time out. `srun hostname | head -n 1` prints the host that answers first (a warning). In a heterogeneous
+    job, SLURM_JOB_NODELIST has the hosts of component 0; a training in component 1 needs one of its own hosts.
 
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     # With c10d, any node may be the host.
+    yield from _host_of_other_component(script)
     free = any((agent.option("rdzv-backend") or agent.words[0]).text == "c10d" for agent in script.agents)
     if not script.size.has_several_nodes or free:
         return
@@ -465,6 +467,27 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
             remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
             yield Problem(each.value, what, remedy, lines, certain=bool(other))
+
+
+_COMPONENT = re.compile(r"SLURM_(?:JOB_)?NODELIST(?:_(?:HET|PACK)_GROUP_(\d))?\b")
+
+
+def _host_of_other_component(script: BatchScript) -> Iterator[Problem]:
+    """Find an address of a heterogeneous job that belongs to another component than the training."""
+    exported = [each.value for each in script.assignments_of("MASTER_ADDR") if not each.in_task]
+    training = script.training if script.is_heterogeneous and script.is_readable else []
+    everywhere = {group for launch in training for group in script.components_of(launch)}
+    for launch in training:
+        option = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
+        for address in [option] if option is not None else exported if launch.program.kind == "python" else []:
+            # The value of a variable has the position of the line that sets it.
+            match = _COMPONENT.search(script.lines[address.line - 1]) if address.line else None
+            component, groups = int(match[1] or 0) if match is not None else None, script.components_of(launch)
+            # Ranks in several components may meet at a host of any of them.
+            if component is not None and component not in (groups if option is not None else everywhere):
+                what = f"this is a host of component {component}, but the training runs in component {groups[0]}"
+                remedy = f"use SLURM_JOB_NODELIST_HET_GROUP_{groups[0]}"
+                yield Problem(address, what, remedy, (launch.line,))
 
 
 def _written_value(script: BatchScript, subscript: str) -> str:

@@ -184,14 +184,14 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             return
     # A script that copies files may bring its checkpoint to a shared folder and back.
     for launch in training if not _copies_files(script) else ():
-        local = next((word for option, word in _options_with_paths(launch) if _is_left_behind(option, word)), None)
+        local = next((word for option, word in options_with_paths(launch) if _is_left_behind(option, word)), None)
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
             return
     for launch in training:
-        saved = [word for option, word in _options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
-        loaded = [word for option, word in _options_with_paths(launch) if _LOADS.search(option)]
+        saved = [word for option, word in options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
+        loaded = [word for option, word in options_with_paths(launch) if _LOADS.search(option)]
         if saved and all(_DATE in word.text for word in loaded):
             what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
             yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
@@ -220,7 +220,7 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
     saved = [
         (match, word)
         for launch in script.training
-        for option, word in _options_with_paths(launch)
+        for option, word in options_with_paths(launch)
         if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
     ]
     copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
@@ -340,14 +340,14 @@ def _tests_path(step: TracedCommand) -> bool:
 def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:
     """Return the file in a folder that a training names with an option of this pattern."""
     for launch in script.training if folder else ():
-        for option, word in _options_with_paths(launch):
+        for option, word in options_with_paths(launch):
             path = word.text.rpartition("=")[2]
             if (path == folder or path.startswith(folder + "/")) and pattern.search(option):
                 return path
     return None
 
 
-def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]:
+def options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]:
     """Yield each option of the program with the word of its value, `--NAME VALUE` or `--NAME=VALUE`."""
     before = ""
     for word in launch.program.words:
@@ -359,6 +359,11 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
 
 
 _BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
+_AS_TEXT = re.compile(
+    r"\b(?:ls|find|printf|echo)\b[^|]*?((?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*))"
+    r"[^|]*(?:\|\s*sort(?:\s+-[ru]+)?\s*)?\|\s*(?:tail|head)\s+(?:-n\s*|-)1\b"
+)
+"""The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
 _MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
 
 
@@ -374,6 +379,13 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     """
     for number, line in script.code_lines:
         match = _BY_TIME.search(line) if not re.search(r"\brm\b", line) else None
+        if _AS_TEXT.search(line) and not re.search(
+            r"\brm\b|sort\s+-\w*[VngM]|--version-sort|%0\d*d|\bls\s+-\w*[tv]", line
+        ):
+            name = _AS_TEXT.search(line)
+            what = "this sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
+            yield Problem(Origin(number, line.index(name[1]) + 1), what, "write sort -V", certain=False)
+            continue
         reverse = match is not None and "r" in match[1]
         if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
             what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
@@ -386,9 +398,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @rule("KIT431", "warning")
 def late_timeout(script: BatchScript) -> Iterator[Problem]:
-    """`timeout` ends the training no earlier than Slurm ends the job.
+    """`timeout`, or the program's own limit, ends the training no earlier than Slurm ends the job.
 
-    What the script does after the training, such as a copy or the submission of the next job, then never happens.
+    What the script does after the training, such as a copy or the submission of the next job, then never happens. A
+    program that is to save and stop by itself, such as Lightning with `max_time`, is killed before.
 
     Fix: some minutes less than --time, such as `timeout 1430m` in a job of 24 hours. timeout takes one unit.
     Documented: timeout(1); sbatch(1), --time.
@@ -402,6 +415,32 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
         if given is not None and seconds >= limit and follows and not launch.command.in_background:
             what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
             yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
+        for option, word in options_with_paths(launch):
+            own = _own_limit(option, word.text.rpartition("=")[2])
+            # KIT122 reports a limit in minutes that was meant in hours.
+            if own is not None and limit <= own < 20 * limit:
+                what = f"Slurm ends the job first, after {limit} s: the program never stops by itself, after {own} s"
+                yield Problem(word, what, "make it some minutes less than --time", (script.line_of("time"),))
+
+
+_OWN_LIMIT = re.compile(
+    r"[-+]*(?:\w+\.)*(?:(?:max|exit|stop|limit|time|train|wall|run)\w*[-_](?:\w+[-_])*(?:in[-_])?(?P<unit>min|hour|sec|minute|second)s?"
+    r"|(?P<clock>max[-_]time))\Z"
+)
+"""An option of the program for its own time: --exit-duration-in-mins of Megatron, max_time of Lightning."""
+
+
+def _own_limit(option: str, value: str) -> int | None:
+    """Return the seconds after which the option of a program ends it; None for any other option."""
+    match = _OWN_LIMIT.match(option.replace("-in-", "-"))
+    if match is None:
+        return None
+    if match["clock"]:
+        # Lightning writes DD:HH:MM:SS.
+        parts = re.fullmatch(r"(\d{1,3}):(\d{1,3}):(\d{1,3}):(\d{1,3})", value)
+        days, hours, minutes, seconds = map(int, parts.groups()) if parts else (0, 0, 0, 0)
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds if parts else None
+    return int(float(value) * _UNITS[match["unit"][0]]) if re.fullmatch(r"\d{1,7}(\.\d+)?", value) else None
 
 
 @rule("KIT417")
@@ -446,12 +485,20 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             continue
         elif training and step.line > training[-1].line and _is_unconditional(step):
             what = "the job starts again after each success: it never ends"
+            if not step.errexit:
+                what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
 
 
 def _is_this_script(script: BatchScript, text: str) -> bool:
-    return bool(re.match(r"\$\{?(0|BASH_SOURCE)\b", text)) or PurePath(text).name == PurePath(script.name).name
+    """Tell whether a word names this script, by its file or, as most users do, by the name of its job or log."""
+    if re.match(r"\$\{?(0|BASH_SOURCE)\b", text) or PurePath(text).name == PurePath(script.name).name:
+        return True
+    log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
+    names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
+    names = {name.replace("-", "_") for name in names}
+    return PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
 
 
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
@@ -586,7 +633,7 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.training:
         inside = _is_on_own_disk(script, launch)
-        for option, word in _options_with_paths(launch):
+        for option, word in options_with_paths(launch):
             path = word.text.rpartition("=")[2]
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
             # What is for debugging may be lost.

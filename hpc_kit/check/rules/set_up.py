@@ -391,6 +391,76 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,), certain)
 
 
+def counts_from_one(script: BatchScript) -> bool:
+    """Tell whether the shell of a script is zsh, with lists that begin at 1."""
+    return script.interpreter == "zsh" and re.search(r"(?i)ksh_?arrays|\bemulate\s.*\b(ba|k)?sh\b", script.code) is None
+
+
+@rule("KIT141")
+def bash_in_zsh(script: BatchScript) -> Iterator[Problem]:
+    """A line that means something else in zsh than in bash.
+
+    In zsh, lists begin at 1: `${HOSTS[0]}` is empty. An unquoted variable is one word there: `python train.py $ARGS`
+    passes all arguments as one.
+
+    Fix: `#!/bin/bash` in the first line; or `${HOSTS[1]}`, and `${=ARGS}` or a list.
+    Documented: zsh.sourceforge.io/FAQ, "How does zsh differ from sh?".
+    """
+    if not counts_from_one(script):
+        return
+    lists = {each.name for each in script.written_assignments if each.value.elements is not None}
+    for part in [part for step in script.commands for part in step.syntax.parts]:
+        if part.kind == "variable" and part.text in lists and part.detail == "[0]":
+            what = f"${{{part.text}[0]}} is empty: zsh counts from 1"
+            yield Problem(part.origin, what, "write #!/bin/bash, or the index 1", (1,))
+    options = {each.name for each in script.written_assignments if re.match(r"[\"']-\S+\s+\S", each.value.raw)}
+    splits = re.search(r"(?i)sh_?word_?split", script.code) is not None
+    for launch in script.training if not splits else ():
+        for word in launch.command.syntax.words:
+            name = word.raw.strip("${}")
+            if name in options and word.raw.startswith("$"):
+                what = f"zsh passes {word.raw} as one word, with its spaces"
+                yield Problem(word, what, f"write #!/bin/bash, or ${{={name}}}", (1, launch.line))
+
+
+_UNREAD = {
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_GPUS"), "CUDA_VISIBLE_DEVICES"),
+    **dict.fromkeys(("GLOO_IFNAME", "GLOO_SOCKET_IFACE"), "GLOO_SOCKET_IFNAME"),
+    "HF_OFFLINE": "HF_HUB_OFFLINE",
+    "MASTER_ADDRESS": "MASTER_ADDR",
+    "NCCL_DEBUG_LEVEL": "NCCL_DEBUG",
+    **dict.fromkeys(("NCCL_DISABLE_IB", "NCCL_IB_DISABLED"), "NCCL_IB_DISABLE"),
+    **dict.fromkeys(("NCCL_DISABLE_P2P", "NCCL_P2P_DISABLED"), "NCCL_P2P_DISABLE"),
+    **dict.fromkeys(("NCCL_IFNAME", "NCCL_INTERFACE", "NCCL_SOCKET_IFACE"), "NCCL_SOCKET_IFNAME"),
+    **dict.fromkeys(("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), ""),
+    **dict.fromkeys(("OMP_NUM_THREAD", "OMP_THREADS", "OMP_NUMTHREADS"), "OMP_NUM_THREADS"),
+    **dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONFIG", "TORCH_CUDA_ALLOC_CONF"), "PYTORCH_CUDA_ALLOC_CONF"),
+    **dict.fromkeys(("PYTHON_UNBUFFERED", "PYTHONUNBUFFER", "PYTHONBUFFERED"), "PYTHONUNBUFFERED"),
+    **dict.fromkeys(("WANDB_API_TOKEN", "WANDB_APIKEY", "WANDB_KEY", "WANDB_TOKEN"), "WANDB_API_KEY"),
+}
+"""Variables that no library reads, with the one that was surely meant; empty: there is none."""
+
+
+@rule("KIT142", "warning")
+def unread_setting(script: BatchScript) -> Iterator[Problem]:
+    """A setting for a library, in a variable that it does not read.
+
+    A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
+    the environment: NCCL_TIMEOUT changes nothing. The rule is silent if the script itself uses the variable.
+
+    Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
+    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
+    """
+    for each in script.assignments_of(*_UNREAD):
+        meant = _UNREAD[each.name]
+        read = re.search(rf"\$\{{?{each.name}\b|[\"']{each.name}[\"']", script.code) is not None
+        if read or not each.is_exported or meant in script.assigned:
+            continue
+        what = f"nothing reads {each.name}" + (f"; there is {meant}" if meant else ": the timeout stays as it was")
+        remedy = f"write {meant}" if meant else "pass timeout=timedelta(...) to init_process_group in the program"
+        yield Problem(each, what, remedy, (each.line,))
+
+
 @rule("KIT136", "warning")
 def missing_folder(script: BatchScript) -> Iterator[Problem]:
     """A folder that nothing has created yet.

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -363,3 +364,45 @@ def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
     inside = [other for other in script.commands if any(id(compound) in loops for compound in other.compounds)]
     gets = any(other.words and part.raw == "$!" for other in inside for part in other.syntax.parts)
     return gets or any(other.name == "wait" for other in inside)
+
+
+_RECORD = re.compile(r"\s*(\*|[\d$]\S*)\s+\S")
+
+
+@rule("KIT232")
+def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
+    """The file of --multi-prog does not fit the number of tasks.
+
+    Each task needs a record, and tasks count from 0. srun refuses a file without one for each of them ("no record for
+    task id 7"). The rule reads a file that the script itself writes.
+
+    Fix: `1-7 python actor.py` for the tasks 1 to 7 of eight, or `*` for all further tasks.
+    Documented: srun(1), MULTIPLE PROGRAM CONFIGURATION.
+    """
+    for launch in script.launch_lines:
+        srun, tasks = launch.stage("srun"), script.size_of(launch).ntasks
+        body = script.file_written_to(launch.program.texts[0]) if srun is not None else None
+        if srun is None or body is None or not tasks or "multi-prog" not in srun.options:
+            continue
+        records = [
+            (number, match[1]) for number, line in enumerate(body.text.split("\n")) if (match := _RECORD.match(line))
+        ]
+        ranks = [rank for _, text in records for rank in _ranks_of(text, tasks)]
+        missing = sorted(set(range(tasks)) - set(ranks))
+        beyond = sorted(set(ranks) - set(range(tasks)))
+        if records and "$" not in "".join(text for _, text in records) and (missing or beyond):
+            fault = f"no program for task {missing[0]}" if missing else f"there is no task {beyond[0]}"
+            what = f"{fault}: the step has {tasks} tasks, 0 to {tasks - 1}"
+            place, lines = (
+                Origin(body.line + records[-1][0]),
+                (script.line_of("ntasks", "ntasks-per-node"), launch.line),
+            )
+            yield Problem(place, what, "make the records and --ntasks agree", lines, certain=bool(missing))
+
+
+def _ranks_of(text: str, tasks: int) -> list[int]:
+    """Return the tasks of a record of --multi-prog: `0`, `1-6`, `2,4`, or `*` for all."""
+    if text == "*":
+        return list(range(tasks))
+    spans = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", item) for item in text.split(",")]
+    return [rank for span in spans if span for rank in range(int(span[1]), int(span[2] or span[1]) + 1)]
