@@ -998,3 +998,155 @@ def test_a_package_without_a_module_is_not_a_missing_package(tmp_path: Path, lin
     verdict = why(tmp_path, log=f"{line}\n")
     assert verdict.class_ == "missing-package"
     assert cause in verdict.cause
+
+
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***\n"
+
+
+def dump(*frames: str, header: str = "Thread 0x00007f1273c79b80 (most recent call first):") -> str:
+    """Return a stack in the form of faulthandler, the innermost frame first."""
+    return f"{header}\n" + "".join(
+        f'  File "/home/u/{file}", line {line} in {name}\n' for file, line, name in (each.split() for each in frames)
+    )
+
+
+WAITS = dump("env/lib/python3.11/site-packages/torch/autograd/graph.py 979 _engine_run_backward", "t.py 9 <module>")
+READS = dump("t.py 3 read", "t.py 8 <module>")
+PY_SPY_WAITS = """Process 4711: python t.py
+Python v3.11.4 (/usr/bin/python3.11)
+
+Thread 4711 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2501)
+    <module> (t.py:9)
+Thread 4720 (idle): "Thread-1"
+    wait (threading.py:320)
+    _bootstrap (threading.py:966)
+"""
+PY_SPY_READS = """Thread 0x7F12 (active+gil): "MainThread"
+    readinto (socket.py:706)
+    read (t.py:3)
+    <module> (t.py:8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("waits", "reads"),
+    [
+        (f"Timeout (0:00:20)!\n{WAITS}", f"Timeout (0:00:20)!\n{READS}"),
+        # A thread of the rank, and a worker of its DataLoader, which the signal reached, too.
+        (
+            dump("env/lib/python3.11/threading.py 320 wait") + WAITS + dump("w.py 7 _worker_loop", "t.py 2 <module>"),
+            READS.replace("Thread", "Current thread"),
+        ),
+        (WAITS + READS + WAITS, WAITS + READS),
+        (PY_SPY_WAITS, PY_SPY_READS),
+        # All ranks compute, as far as Python shows, but most of them wait for the GPU in one line.
+        (dump("t.py 20 step", "t.py 9 <module>"), READS),
+    ],
+)
+def test_the_stacks_of_a_hang_show_the_late_rank_and_where_the_others_wait(
+    tmp_path: Path, waits: str, reads: str
+) -> None:
+    logs = {f"rank__{rank}_log": STEPS + (reads if rank == 2 else waits) for rank in range(4)}
+    verdict = why(tmp_path, slurm_log=TIME_LIMIT, **logs)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 2, "certain")
+    assert "ranks 0, 1, 3 in t.py:" in verdict.cause
+    assert "t.py:3, in read" in verdict.cause
+    assert verdict.traceback is not None
+    assert "read" in verdict.traceback
+
+
+def test_stacks_with_the_labels_of_srun_in_one_file(tmp_path: Path) -> None:
+    stacks = [READS if rank == 2 else WAITS for rank in range(4)]
+    lines = [f"{rank}: {line}\n" for rank, stack in enumerate(stacks) for line in stack.splitlines()]
+    assert why(tmp_path, slurm_log="".join(lines) + TIME_LIMIT).rank == 2
+
+
+@pytest.mark.parametrize(
+    ("late", "others"),
+    [
+        (READS, WAITS + STEPS),  # the job went on
+        (f"Fatal Python error: Segmentation fault\n\n{READS}", WAITS),
+        (WAITS, WAITS),
+        (READS, READS),
+    ],
+)
+def test_stacks_that_show_no_late_rank_say_nothing(tmp_path: Path, late: str, others: str) -> None:
+    logs = {f"rank__{rank}_log": STEPS + (late if rank == 2 else others) for rank in range(4)}
+    assert why(tmp_path, slurm_log=TIME_LIMIT, **logs).class_ != "late-rank"
+
+
+def test_the_stacks_of_a_part_of_the_ranks_are_no_proof(tmp_path: Path) -> None:
+    verdict = why(tmp_path, slurm_log=TIME_LIMIT, rank__0_log=WAITS, rank__1_log=READS, rank__2_log=STEPS)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 1, "likely")
+
+
+def test_mpich_names_the_rank_of_an_exception_without_a_rank(tmp_path: Path) -> None:
+    truncated = TRACEBACK.format(error="mpi4py.MPI.Exception: Message truncated, error stack:\nPMPI_Recv(1): failed")
+    ended = "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3\n"
+    verdict = why(tmp_path, job_log=STEPS + truncated + ended)
+    assert (verdict.class_, verdict.rank) == ("mpi-error", 3)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        (
+            "REASON               USER      TIMESTAMP           NODELIST\n"
+            "Not responding       slurm     2026-01-02T03:04:05 n[2,9]\n"
+            "bad cable            root      2026-01-01T03:04:05 n1\n"
+        ),
+        (
+            "NodeName=n2 Arch=x86_64\n   State=DOWN*+DRAIN ThreadsPerCore=1\n   Reason=Not responding [slurm@x]\n\n"
+            "NodeName=n1 Arch=x86_64\n   State=IDLE ThreadsPerCore=1\n"
+        ),
+        (
+            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ngpu*         up   infinite      1  down* n2\n"
+            "gpu*         up   infinite      2   idle n[1,3]\n"
+        ),
+    ],
+)
+def test_a_listing_names_the_node_of_the_job_that_failed(tmp_path: Path, listing: str) -> None:
+    ended = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***\n"
+    rows = "JobID|State|ExitCode|NodeList\n7|NODE_FAIL|1:0|n[1-3]\n"
+    verdict = why(tmp_path, job_log=STEPS + ended, sacct_txt=rows, sinfo_txt=listing)
+    assert (verdict.class_, verdict.host) == ("node-failure", "n2")
+
+
+def test_the_reason_that_torch_warns_of_has_the_place_of_the_exception(tmp_path: Path) -> None:
+    warning = (
+        "cuda/__init__.py:129: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). "
+        "Error 802: system not yet initialized (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:108.)\n"
+    )
+    failed = "".join(
+        f"[rank5]: {line}\n" for line in TRACEBACK.format(error="RuntimeError: No CUDA GPUs are available").splitlines()
+    )
+    ended = "srun: error: n206: task 5: Exited with exit code 1\nsrun: error: n201: task 0: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=warning + failed + ended)
+    assert (verdict.class_, verdict.rank, verdict.host, verdict.confidence) == ("gpu-xid", 5, "n206", "certain")
+
+
+def test_if_only_victims_have_a_log_the_cause_is_unknown(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -N 3 --ntasks-per-node=2\nsrun python t.py\n"
+    logs = {f"rank__{rank}_log": STEPS + LOST for rank in (0, 1, 3)}
+    (tmp_path / "job.sbatch").write_text(script)
+    verdict = why(tmp_path, rank__2_log=STEPS, **logs)
+    assert verdict.cause.startswith("unknown")
+    assert (verdict.rank, "ranks 4, 5" in verdict.cause, "ranks 4, 5" in verdict.fix) == (None, True, True)
+
+
+def test_a_task_of_an_earlier_step_does_not_give_the_rank(tmp_path: Path) -> None:
+    staged = "srun: error: n3: task 2: Exited with exit code 2\n[stage] done\n"
+    failed = TRACEBACK.format(error="ModuleNotFoundError: No module named 'flash_attn'")
+    ended = "srun: error: n3: task 4: Exited with exit code 1\nsrun: error: n2: task 2: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=staged + failed + ended)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("missing-package", 4, "n3")
+
+
+@pytest.mark.parametrize(("launcher", "host"), [("srun python t.py", "n2"), ("srun torchrun t.py", None)])
+def test_the_node_of_a_task_follows_from_the_blocks_of_tasks(tmp_path: Path, launcher: str, host: str | None) -> None:
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=2\n{launcher}\n")
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n[1-2]\n"
+    failed = TRACEBACK.format(error="KeyError: 'a'")
+    verdict = why(tmp_path, rank__0_log=STEPS, rank__1_log=STEPS, rank__2_log=failed, rank__3_log=STEPS, sacct_txt=rows)
+    assert (verdict.rank, verdict.host) == (2, host)

@@ -27,6 +27,7 @@ from hpc_kit.runs.why.events import (
 from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
+from hpc_kit.runs.why.stack_dumps import DumpReader
 from hpc_kit.runs.why.tracebacks import TRACEBACK, TracebackReader
 from hpc_kit.runs.why.translations import translate
 
@@ -77,7 +78,8 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|(?:MPI_ABORT was invoked on rank |Abort\(\d+\) on node )(?P<rank3>\d+)"
+    r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
@@ -140,6 +142,15 @@ _OWN_NODE = re.compile(
     r"(?P<node>(?!(?i:cuda|gpu\d?\b|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
 )
 """The program or its script names the node on which it runs."""
+
+_NODE_NAME = re.compile(r"^NodeName=(?P<node>\S+)")
+"""The first line of a node in `scontrol show node`."""
+
+_NO_ANSWER = re.compile(
+    r"^(?:Not responding|Node unexpectedly rebooted) +\S+ +[\dT:-]+ +\S+$|\bState=\S*(?:\*|NOT_RESPONDING)"
+    r"|^\S.* (?:down|unk|drain|drng|fail|idle|alloc|mix|comp)[a-z]*\*(?: |$)"
+)
+"""A line of `sinfo -R`, `scontrol show node` or `sinfo` about a node that does not respond, which an asterisk shows."""
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 """The name of a process group, in front of a message of NCCL's watchdog."""
@@ -213,6 +224,7 @@ class _FileCollector:
         self.reader = LogReader(log, memory, self._wants_all)
         self.tracebacks = TracebackReader(memory, self._add_traceback)
         self.tables = TableParser()
+        self.dumps = DumpReader()
         self.elastic: dict[str, str] | None = None
         self.attempt = 0
         self.pending_attempt: Literal["", "any", "plain"] = ""
@@ -227,6 +239,8 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
+        self.node = ""
+        """The node that scontrol describes."""
         self.ended: dict[tuple[str, int], int] = {}
         """Lines of the ends of the current step's tasks, by host and task."""
         self.reported_rank: int | None = None
@@ -259,13 +273,18 @@ class _FileCollector:
 
     def _wants_all(self) -> bool:
         return (
-            self.tracebacks.is_open or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
+            self.tracebacks.is_open
+            or self.dumps.is_open
+            or self.tables.is_open
+            or self.elastic is not None
+            or self.reported_rank is not None
         )
 
     def _limit(self, shape: bytes) -> None:
         """Skip a message that a file repeats thousands of times, such as a retried connection."""
         self.repeats[shape] += 1
-        if self.repeats[shape] > MAX_REPEATS and not self.tracebacks.is_open and TRACEBACK.encode() not in shape:
+        is_open = self.tracebacks.is_open or self.dumps.is_open
+        if self.repeats[shape] > MAX_REPEATS and not is_open and TRACEBACK.encode() not in shape:
             self.reader.mute(shape)
 
     def _is_script(self) -> bool:
@@ -295,8 +314,10 @@ class _FileCollector:
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
         self._note_last_lines()
+        self._note_stacks()
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
+            evidence.own_logs.add(self.log.rank)
         if self.pending_attempt:
             evidence.requeued.add(self.log.name)
         self._merge_last_words()
@@ -323,6 +344,18 @@ class _FileCollector:
             if finished and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 
+    def _note_stacks(self) -> None:
+        """Note the last stacks of the ranks, if the program printed no progress after them."""
+        stacks = self.evidence.stacks
+        for (rank, pid), stack in self.dumps.last.items():
+            known = {rank} if rank is not None else {each for each, _ in self.evidence.processes.get(pid or -1, ())}
+            if len(known) != 1:
+                continue
+            if self.reader.count_progress() > stack.progress:
+                stacks.setdefault(known.pop(), None)
+            else:
+                stacks[known.pop()] = stack
+
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
         last = [event for event in self.own if event.attempt == self.attempt]
@@ -345,6 +378,7 @@ class _FileCollector:
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.ended.clear()
+        self.dumps.last.clear()
 
     # ---- lines
 
@@ -367,7 +401,8 @@ class _FileCollector:
         self._take_back(line)
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
-        matters = self._own_error(line) or self.tracebacks.read(line, self.before) or self._table(line)
+        matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, self.before)
+        matters = matters or self._table(line)
         matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
@@ -435,6 +470,12 @@ class _FileCollector:
             groups[name] = part["text"]
         event.strength = max(event.strength, LINE)
         return True
+
+    def _dump(self, line: Line) -> bool:
+        is_part = self.dumps.read(line, self.reader.count_progress())
+        if is_part:
+            self.reader.freeze()
+        return is_part
 
     def _table(self, line: Line) -> bool:
         rows = self.tables.parse(line)
@@ -585,6 +626,11 @@ class _FileCollector:
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
+            is_statement = True
+        if found := _NODE_NAME.match(body):
+            self.node = found["node"]
+        if _NO_ANSWER.search(body):
+            self.evidence.no_answer += [self.node] if "State=" in body else body.split()
             is_statement = True
         if found := _JOB_ID.search(body):
             self.evidence.job_ids.add(next(filter(None, found.groups())))

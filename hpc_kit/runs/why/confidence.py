@@ -76,7 +76,7 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
     if event.order == ANALYSIS_ORDER:
         waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
         return rule.name.startswith(("collective-mismatch", "world-size")) or (
-            rule.name == "late-rank" and len(waiting) >= 2
+            rule.name == "late-rank" and (len(waiting) >= 2 or event.traceback is not None)
         )
     if event.strength != LINE or attempt.failed or chain[0].strength == EXCEPTION:
         return event.strength != LINE or rule.weight >= CLEAR

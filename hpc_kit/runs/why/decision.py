@@ -22,7 +22,7 @@ from hpc_kit.runs.why.answers import (
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late
+from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
 from hpc_kit.runs.why.rules import fill_template
 from hpc_kit.slurm.states import JobState
 
@@ -82,8 +82,9 @@ def _answer(attempt: Attempt) -> Verdict:
         return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
-    if culprit is None:
-        return unknown_verdict(attempt)
+    absent = find_ranks_without_log(attempt) if culprit is None or culprit.rule.class_ in VICTIMS else []
+    if culprit is None or absent:
+        return unknown_verdict(attempt, absent if culprit else ())
     chain = _chain(attempt, culprit)
     if found := find_by_comparison(attempt, chain[-1]):
         chain = [found]
@@ -339,7 +340,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
         is_of_rank = cause.line.file == chain[-1].line.file or id(cause) not in known
-        if cause.rank is None and cause.rule.scope == "rank" and is_of_rank:
+        if cause.rank is None and cause.host is None and cause.rule.scope != "job" and is_of_rank:
             cause.rank = chain[-1].rank  # a program that the rank started printed it
         chain.append(cause)
     return chain

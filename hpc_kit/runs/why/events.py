@@ -15,6 +15,7 @@ from hpc_kit.slurm.directives import find_directive_options
 if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
+    from hpc_kit.runs.why.stack_dumps import Stack
     from hpc_kit.runs.why.tracebacks import Traceback
 
 HANDLED_AFTER = 3
@@ -151,6 +152,8 @@ class Evidence:
         self.waiting: list[Waiting] = []
         self.processes: dict[int, set[tuple[int, str | None]]] = {}
         """Ranks and hosts of process ids. Processes of several hosts may have one id."""
+        self.stacks: dict[int, Stack | None] = {}
+        """The stack of each rank in its last dump; None if the program went on after it."""
         self.torch: dict[int, tuple[str, Line]] = {}
         """The version of torch that a rank stated."""
         self.job_ids: set[str] = set()
@@ -168,11 +171,15 @@ class Evidence:
         self.hosts: dict[int, str] = {}
         self.node_lists: dict[tuple[str, int], set[str]] = {}
         """Lists of the nodes of the job that a program printed in an attempt in a file."""
+        self.no_answer: list[str] = []
+        """Words of Slurm's listings among which are the nodes that do not respond."""
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False
         """A batch script went on with another step after a step had failed, and did not call that a retry."""
         self.ranks: set[int] = set()
+        self.own_logs: set[int] = set()
+        """Ranks that write to a file of their own, which is among the files."""
         self.world = 0
         self.attempts = 1
         self.running: dict[str, int] = {}

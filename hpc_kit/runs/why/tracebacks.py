@@ -34,7 +34,7 @@ _NESTED = re.compile(
 )
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
-    r"|Error in atexit"
+    r"|Error in atexit|Abort\(\d+\) on node "
     r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
