@@ -236,7 +236,8 @@ def _find_stuck(attempt: Attempt) -> Event | None:
     stuck = stacks[late[0]]
     found = _event(attempt, "late-rank", stuck.line, late[0], detail=f"stacks: {ranks} in {place}")
     found.traceback = stuck.traceback
-    found.is_hint = len(stacks) < max(attempt.evidence.world, len(attempt.evidence.ranks))
+    is_complete = len(stacks) >= max(attempt.evidence.world, len(attempt.evidence.ranks))
+    found.is_hint = not (is_complete and all(stack.is_timeout for stack in stacks.values()))
     return found
 
 

@@ -41,6 +41,8 @@ class Stack(NamedTuple):
     """The process, if the rank is unknown."""
     progress: int
     """Lines of progress before it in its file."""
+    is_timeout: bool
+    """The program's own timer ran out. A signal may also dump the stacks of a job that is only slow at the moment."""
 
     @property
     def place(self) -> str:
@@ -64,10 +66,11 @@ class DumpReader:
         """The last line belonged to a stack."""
         self._stacks: dict[int | None, Stack] = {}
         self._crashed: set[int | None] = set()
+        self._timeouts: set[int | None] = set()
         self._pid: int | None = None
 
     def read(self, line: Line, progress: int) -> bool:
-        """Return whether a line belongs to a stack.
+        """Return whether a line belongs to a dump.
 
         Args:
             line: The line.
@@ -76,16 +79,18 @@ class DumpReader:
         body, rank = line.body, line.rank
         if body.startswith("Fatal Python error"):
             self._crashed.add(rank)  # the stack below it is that of a crash
+        if is_timeout := body.startswith("Timeout ("):
+            self._timeouts.add(rank)
         if process := _PROCESS.match(body):
             self._pid = int(process["pid"])
         if is_header := rank not in self._crashed and bool(_THREAD.match(body)):
-            self._stacks[rank] = Stack(Traceback(lines=[body]), line, self._pid, progress)
+            self._stacks[rank] = Stack(Traceback(lines=[body]), line, self._pid, progress, rank in self._timeouts)
         elif rank in self._stacks and not body.startswith("  "):
             del self._stacks[rank]
         self.is_open = is_header or rank in self._stacks
         if self.is_open and not is_header:
             self._add(self._stacks[rank], body)
-        return self.is_open
+        return self.is_open or is_timeout or process is not None
 
     def _add(self, stack: Stack, body: str) -> None:
         traceback = stack.traceback
