@@ -346,15 +346,11 @@ class _FileCollector:
 
     def _note_stacks(self) -> None:
         """Note the last stacks of the ranks, if the program printed no progress after them."""
-        stacks = self.evidence.stacks
-        for (rank, pid), stack in self.dumps.last.items():
-            known = {rank} if rank is not None else {each for each, _ in self.evidence.processes.get(pid or -1, ())}
-            if len(known) != 1:
-                continue
+        for rank, stack in self.dumps.last.items():
             if self.reader.count_progress() > stack.progress:
-                stacks.setdefault(known.pop(), None)
+                self.evidence.stacks.setdefault(rank, None)
             else:
-                stacks[known.pop()] = stack
+                self.evidence.stacks[rank] = stack
 
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""

@@ -237,7 +237,8 @@ def _find_stuck(attempt: Attempt) -> Event | None:
     found = _event(attempt, "late-rank", stuck.line, late[0], detail=f"stacks: {ranks} in {place}")
     found.traceback = stuck.traceback
     is_complete = len(stacks) >= max(attempt.evidence.world, len(attempt.evidence.ranks))
-    found.is_hint = not (is_complete and all(stack.is_timeout for stack in stacks.values()))
+    is_hang = all(stack.is_timeout for stack in stacks.values()) or bool(attempt.of_class("collective-timeout"))
+    found.is_hint = not (is_complete and is_hang)
     return found
 
 

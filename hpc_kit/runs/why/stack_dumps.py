@@ -23,9 +23,6 @@ _FRAME = re.compile(
     r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
     r"|    (?P<name2>\S+) \((?P<file2>[^():]+):(?P<line2>\d+)\)$"
 )
-_PROCESS = re.compile(r"Process (?P<pid>\d+): ")
-"""The first line of py-spy."""
-
 _STANDARD = sys.stdlib_module_names
 _STARTS_PROGRAM = {"<module>", "_run_module_as_main"}
 """Functions at the start of the main thread."""
@@ -37,8 +34,6 @@ class Stack(NamedTuple):
     traceback: Traceback
     line: Line
     """The line above it."""
-    pid: int | None
-    """The process, if the rank is unknown."""
     progress: int
     """Lines of progress before it in its file."""
     is_timeout: bool
@@ -60,14 +55,12 @@ class DumpReader:
     """Collects the last stack of each rank from the lines of a file."""
 
     def __init__(self) -> None:
-        self.last: dict[tuple[int | None, int | None], Stack] = {}
-        """Stacks by rank and process."""
+        self.last: dict[int, Stack] = {}
         self.is_open = False
         """The last line belonged to a stack."""
         self._stacks: dict[int | None, Stack] = {}
         self._crashed: set[int | None] = set()
         self._timeouts: set[int | None] = set()
-        self._pid: int | None = None
 
     def read(self, line: Line, progress: int) -> bool:
         """Return whether a line belongs to a dump.
@@ -81,16 +74,14 @@ class DumpReader:
             self._crashed.add(rank)  # the stack below it is that of a crash
         if is_timeout := body.startswith("Timeout ("):
             self._timeouts.add(rank)
-        if process := _PROCESS.match(body):
-            self._pid = int(process["pid"])
         if is_header := rank not in self._crashed and bool(_THREAD.match(body)):
-            self._stacks[rank] = Stack(Traceback(lines=[body]), line, self._pid, progress, rank in self._timeouts)
+            self._stacks[rank] = Stack(Traceback(lines=[body]), line, progress, rank in self._timeouts)
         elif rank in self._stacks and not body.startswith("  "):
             del self._stacks[rank]
         self.is_open = is_header or rank in self._stacks
         if self.is_open and not is_header:
             self._add(self._stacks[rank], body)
-        return self.is_open or is_timeout or process is not None
+        return self.is_open or is_timeout
 
     def _add(self, stack: Stack, body: str) -> None:
         traceback = stack.traceback
@@ -102,8 +93,9 @@ class DumpReader:
         if name == "<module>":
             traceback.frames = [(_mark_installed(own, file), at, call) for own, at, call in traceback.frames]
         # A signal also reaches the workers of a DataLoader, which are forks of the rank.
-        if name in _STARTS_PROGRAM and all(frame[2] != "_worker_loop" for frame in traceback.frames):
-            self.last[stack.line.rank, stack.pid] = stack
+        is_worker = any(frame[2] == "_worker_loop" for frame in traceback.frames)
+        if name in _STARTS_PROGRAM and stack.line.rank is not None and not is_worker:
+            self.last[stack.line.rank] = stack
 
 
 def _mark_installed(file: str, program: str) -> str:
