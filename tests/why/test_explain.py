@@ -1158,3 +1158,89 @@ def test_the_node_of_a_task_follows_from_the_blocks_of_tasks(tmp_path: Path, lau
     failed = TRACEBACK.format(error="KeyError: 'a'")
     verdict = why(tmp_path, rank__0_log=STEPS, rank__1_log=STEPS, rank__2_log=failed, rank__3_log=STEPS, sacct_txt=rows)
     assert (verdict.rank, verdict.host) == (2, host)
+
+
+def test_a_write_error_that_a_helper_survived_does_not_explain_a_damaged_checkpoint(tmp_path: Path) -> None:
+    helper = "wandb: ERROR Internal error: OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/wandb/tmp81'\n"
+    damaged = TRACEBACK.format(
+        error="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
+    )
+    goes_on = "wandb: WARNING artifact upload disabled for this run\n"
+    assert why(tmp_path, job_log=helper + goes_on + damaged).class_ == "corrupt-file"
+    assert why(tmp_path, job_log=helper + damaged).class_ == "quota"
+
+
+def test_the_traceback_of_another_rank_names_the_rank_that_failed(tmp_path: Path) -> None:
+    own = TRACEBACK.format(error="CheckpointException: CheckpointException ranks:dict_keys([5, 6])")
+    other = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded").replace("last):", "last): (RANK 5)")
+    log = "".join(f"[rank0]: {line}\n" for line in (own + other).splitlines())
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == ("quota", 5)
+
+
+def test_the_error_inside_a_worker_may_follow_without_the_label_of_its_rank(tmp_path: Path) -> None:
+    caught = TRACEBACK.format(error="KeyError: Caught KeyError in DataLoader worker process 1.")
+    log = "".join(f"[rank2]: {line}\n" for line in caught.splitlines())
+    log += 'Original Traceback (most recent call last):\n  File "/home/u/collate.py", line 33, in __call__\n'
+    verdict = why(tmp_path, job_log=log + "    return sample[key]\nKeyError: 'answer'\n")
+    assert verdict.cause == "rank 2 failed with KeyError: 'answer' (collate.py:33, in __call__)"
+
+
+def test_intel_mpi_names_the_rank_that_a_signal_ended(tmp_path: Path) -> None:
+    report = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 17 PID 220118 RUNNING AT n5\n"
+    verdict = why(tmp_path, job_log=report + "=   KILLED BY SIGNAL: 4 (Illegal instruction)\n")
+    assert (verdict.class_, verdict.rank, verdict.host) == ("illegal-instruction", 17, "n5")
+
+
+BUSY = "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+STALLED = "[1,0]<stderr>:Stalled ranks:\n[1,0]<stderr>:6: [horovod_allreduce.0, horovod_allreduce.1 ...]\n"
+NO_NODE = "(autoscaler +5m4s) Error: No available node types can fulfill resource request {'node:10.0.0.7': 0.001}.\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "class_"),
+    [
+        (BUSY * 3, "step-waits"),
+        (BUSY * 3 + "srun: Step created for StepId=7.1\n", "time-limit"),
+        (STEPS + BUSY + STEPS, "time-limit"),
+        (STEPS + STALLED, "late-rank"),
+        (STEPS + STALLED + STEPS, "time-limit"),
+        (NO_NODE, "ray-resources"),
+    ],
+)
+def test_what_a_job_waited_for_until_its_time_limit(tmp_path: Path, log: str, class_: str) -> None:
+    verdict = why(tmp_path, job_log=log + TIME_LIMIT)
+    assert verdict.class_ == class_
+    assert verdict.rank == (6 if class_ == "late-rank" else None)
+
+
+@pytest.mark.parametrize(
+    ("line", "class_"),
+    [
+        ("python train.py --coordinator $COORD", "world-size"),
+        ("srun python train.py", "rendezvous-timeout"),
+        ("./start.sh train.py", "rendezvous-timeout"),
+    ],
+)
+def test_a_script_of_several_tasks_that_starts_one_process(tmp_path: Path, line: str, class_: str) -> None:
+    script = f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nsource /opt/conda/conda.sh\n{line}\n"
+    (tmp_path / "job.sbatch").write_text(script)
+    error = "jaxlib.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out"
+    verdict = why(tmp_path, job_log=TRACEBACK.format(error=error))
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+
+
+def test_an_mpi_error_of_a_victim_is_not_the_end_that_came_first(tmp_path: Path) -> None:
+    lost = "".join(f"[rank3]: {line}\n" for line in TRACEBACK.format(error="ValueError: bad shard").splitlines())
+    victims = "terminate called after throwing an instance of 'ccl::v1::exception'\n"
+    victims += (
+        "Abort(15) on node 1 (rank 1 in comm 0): Fatal error in internal_Waitall: Other MPI error, error stack:\n"
+    )
+    ended = "srun: error: n2: task 3: Exited with exit code 1\nsrun: error: n2: tasks 0-2: Aborted (core dumped)\n"
+    assert why(tmp_path, job_log=lost + victims + ended).rank == 3
+
+
+def test_an_interpreter_of_another_processor_explains_a_missing_package(tmp_path: Path) -> None:
+    broken = "conda.sh: line 35: /opt/bin/conda: cannot execute binary file: Exec format error\n"
+    missing = TRACEBACK.format(error="ModuleNotFoundError: No module named 'jax'")
+    assert why(tmp_path, job_log=broken + missing).class_ == "wrong-architecture"

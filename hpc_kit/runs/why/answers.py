@@ -109,7 +109,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     cause += _remark(attempt, rule.class_, host)
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
-    elif attempt.waits_or_runs():
+    elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
     proofs = _proofs(attempt, event)
     # No log contains the reason of a SIGKILL, but Slurm's accounting shows that the job had used all its memory.

@@ -28,7 +28,7 @@ from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
-from hpc_kit.runs.why.tracebacks import TRACEBACK, TracebackReader
+from hpc_kit.runs.why.tracebacks import GOES_ON, TRACEBACK, TracebackReader
 from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ _FALLS_BACK = re.compile(
 
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
 """A network link works again. The line about its failure begins in the same way."""
+
+_STEP_CREATED = re.compile(r"srun: (?:Job )?[Ss]tep created")
+"""A step that had waited for resources starts."""
 
 _MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
 """A file system is back."""
@@ -78,10 +81,10 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|(?:MPI_ABORT was invoked on rank |Abort\(\d+\) on node )(?P<rank3>\d+)"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|application called MPI_Abort\(.* - process (?P<rank6>\d+)"
     r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
-    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL(?:ED BY)? SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
 """A part of the message of Open MPI or MPICH about the rank that ended; the parts are on several lines."""
 
@@ -418,8 +421,14 @@ class _FileCollector:
 
     def _take_back(self, line: Line) -> None:
         """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
-        if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
-            self.own[-1].strength = WARNING
+        if self.own and self.own[-1].line.number == line.number - 1 and self.own[-1].line.rank == line.rank:
+            if _FALLS_BACK.match(line.body):
+                self.own[-1].strength = WARNING
+            if GOES_ON.match(line.body):
+                for event in self.own[-3:]:
+                    event.is_survived |= event.line == self.before and event.strength in {LINE, WARNING}
+        if _STEP_CREATED.match(line.body):
+            self._weaken(lambda event: event.rule.class_ == "step-waits")
         if _SAVED.search(line.body):
             self._weaken(lambda event: event.strength == LINE and event.rule.class_ in NOT_WRITTEN)
         if line.body.startswith("Submitted batch job "):
@@ -444,7 +453,11 @@ class _FileCollector:
                 return self.reported_rank
             self.reported_rank = None
         before = self.before
-        goes_on = before and (_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        goes_on = before and (
+            _CONTINUES.match(line.body)
+            or before.body.startswith("Last error:")
+            or self.tracebacks.is_in_worker(before.rank)
+        )
         return before.rank if before and goes_on else None
 
     # ---- other lines
@@ -518,8 +531,8 @@ class _FileCollector:
         if found["rank"]:
             end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
             self.evidence.ends.append(end)
-        elif found["rank3"]:
-            self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
+        elif stated := found["rank3"] or found["rank6"]:
+            self.evidence.ends.append(TaskEnd((int(stated),), None, 1, None, line, self.attempt))
         elif found["host4"]:
             self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
         elif found["rank2"] or found["rank5"]:
@@ -677,6 +690,8 @@ class _FileCollector:
         return bool(found or counted)
 
     def _add_traceback(self, match: Match, line: Line, traceback: Traceback) -> None:
+        if traceback.rank is not None:
+            line = line._replace(rank=traceback.rank, host=None)
         self._add(match, line, EXCEPTION if traceback.exceptions else LINE, traceback)
 
     def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:

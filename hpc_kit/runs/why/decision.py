@@ -350,7 +350,13 @@ def _is_behind(event: Event, culprit: Event) -> bool:
     """Return whether an event is the cause of the culprit: its rule or its place says so, and it came first."""
     if event.rule.kind == "consequence" or (event.rule.alone and event.strength == WARNING):
         return False
-    if event.is_handled and event.rule.kind == "cause":
+    if (
+        event.is_handled
+        and event.rule.kind == "cause"
+        and not (event.is_survived and _left_value_missing(event, culprit))
+    ):
+        return False
+    if culprit.rule.class_ == "time-limit" and (event.progress or event.strength == WARNING):
         return False
     if culprit.rule.name == "python-exception" and had_progress_between(event, culprit):
         return False
@@ -434,7 +440,7 @@ def _states_cause_before(event: Event, other: Event) -> bool:
 
 def _left_value_missing(event: Event, other: Event) -> bool:
     """Return whether a failed step or thread comes before an error about a value that is missing."""
-    is_warning = event.strength == WARNING and event.rule.weight >= 75 and not event.is_hint
+    is_warning = (event.strength == WARNING or event.is_survived) and event.rule.weight >= 75 and not event.is_hint
     is_survived = event.traceback is not None and (event.traceback.is_logged or event.traceback.is_thread)
     return (
         event.rule.kind == "cause"

@@ -55,13 +55,16 @@ class Event:
 
     is_hint: bool = False
     """The line suggests the rule's sentence, but does not prove it."""
+    is_survived: bool = False
+    """The line right after it says that the program goes on."""
     ranks_in_file: int = 1
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
 
     @property
     def is_handled(self) -> bool:
         """The program went on after it."""
-        return self.strength != SYSTEM and self.progress >= HANDLED_AFTER * self.ranks_in_file
+        went_on = self.is_survived or self.progress >= HANDLED_AFTER * self.ranks_in_file
+        return self.strength != SYSTEM and went_on
 
 
 class TaskEnd(NamedTuple):

@@ -37,6 +37,13 @@ MAX_RANKS = 4096
 _NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
 
+_STARTS_PYTHON = re.compile(r"\s*(?:(?:exec|time|nohup) )*(?:\S*/)?python[\d.]* ")
+_STARTS_PROCESSES = re.compile(
+    r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate|deepspeed|ray|ssh|pdsh|clush|parallel|horovodrun"
+    r"|xargs)\b|launch|nproc|^\s*(?:bash |sh |\.?/)\S*\.sh\b"
+)
+"""A script that starts several processes, or may do so."""
+
 _EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
 """Collectives to which all ranks pass tensors of one size."""
@@ -211,7 +218,14 @@ def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
 
 def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the cause of a failed rendezvous that a comparison of the ranks shows. Set the odd rank of a mismatch."""
-    for find in (_explain_hang, _find_versions, _find_missing_nodes, _find_missing_tasks, _find_absent):
+    for find in (
+        _explain_hang,
+        _find_versions,
+        _find_missing_nodes,
+        _find_missing_tasks,
+        _find_lone_process,
+        _find_absent,
+    ):
         if found := find(attempt, culprit):
             return found
     if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
@@ -304,6 +318,23 @@ def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
         line = culprit.line._replace(file=name, number=number, text=lines[number - 1], body=lines[number - 1])
         return _event(attempt, "world-size", line, None, detail=f"the ranks wait for {size}, the script starts {tasks}")
     return None
+
+
+def _find_lone_process(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the batch script as the cause if it asks for several tasks, and starts its program without srun."""
+    scripts = list(attempt.evidence.scripts.items())
+    if culprit.rule.class_ not in {"rendezvous-timeout", "collective-timeout"} or len(scripts) != 1:
+        return None
+    ((name, lines),) = scripts
+    tasks = size_of_job(script_options(lines)).ntasks or 1
+    number = next((at for at, each in enumerate(lines, 1) if _STARTS_PYTHON.match(each)), 0)
+    if tasks < 2 or not number or attempt.evidence.ranks - {0} or any(map(_STARTS_PROCESSES.search, lines)):
+        return None
+    line = culprit.line._replace(file=name, number=number, text=lines[number - 1], body=lines[number - 1])
+    detail = f"the script asks for {tasks} tasks, and starts one process, because the line has no srun"
+    found = _event(attempt, "world-size", line, None, detail=detail)
+    found.is_hint = True  # the program itself may start processes
+    return found
 
 
 def _find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
