@@ -1214,6 +1214,11 @@ def test_what_a_job_waited_for_until_its_time_limit(tmp_path: Path, log: str, cl
     assert verdict.rank == (6 if class_ == "late-rank" else None)
 
 
+def test_progress_in_another_file_leaves_a_doubt_that_a_job_hung(tmp_path: Path) -> None:
+    assert why(tmp_path, job_err_txt=STALLED + TIME_LIMIT).confidence == "certain"
+    assert why(tmp_path, job_out_txt=STEPS).confidence == "likely"
+
+
 @pytest.mark.parametrize(
     ("line", "class_"),
     [
@@ -1244,3 +1249,18 @@ def test_an_interpreter_of_another_processor_explains_a_missing_package(tmp_path
     broken = "conda.sh: line 35: /opt/bin/conda: cannot execute binary file: Exec format error\n"
     missing = TRACEBACK.format(error="ModuleNotFoundError: No module named 'jax'")
     assert why(tmp_path, job_log=broken + missing).class_ == "wrong-architecture"
+
+
+def test_the_name_of_a_node_may_begin_like_that_of_a_gpu(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="KeyError: 'a'")
+    assert why(tmp_path, log=f"Job 7 on gpu-gh-03 (aarch64)\n{failed}").host == "gpu-gh-03"
+    assert why(tmp_path, log=f"Job 7 on gpu-0\n{failed}").host is None
+
+
+def test_the_driver_and_the_exception_about_one_fault_of_a_gpu(tmp_path: Path) -> None:
+    kernel = "Mar  5 02:13:20 n2 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid=1203, NVLink: fatal error on link 2\n"
+    error = "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"
+    failed = "".join(f"[rank2]: {line}\n" for line in TRACEBACK.format(error=error).splitlines())
+    ended = "srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n2: tasks 0-1: Aborted (core dumped)\n"
+    verdict = why(tmp_path, job_log=failed + ended, dmesg_txt=kernel)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("gpu-xid", 2, "n2")

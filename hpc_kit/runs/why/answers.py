@@ -242,7 +242,7 @@ def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
         for each in attempt.of_kind("cause")
         if each.rank is not None
         and each.strength == EXCEPTION
-        and explains(event, each)
+        and (explains(event, each) or each.rule.class_ == event.rule.class_)
         and host
         and _same_host(each.host or places.get(each.rank, ""), host)
     }

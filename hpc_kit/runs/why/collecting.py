@@ -142,7 +142,7 @@ _OWN_NODE = re.compile(
     r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
-    r"(?P<node>(?!(?i:cuda|gpu\d?\b|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
+    r"(?P<node>(?!(?i:cuda|gpu\d?\b(?!-[a-z])|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
 )
 """The program or its script names the node on which it runs."""
 
@@ -316,6 +316,8 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
+        if reader.has_progress():
+            evidence.with_progress.add(self.log.name)
         self._note_last_lines()
         self._note_stacks()
         if self.log.rank is not None:

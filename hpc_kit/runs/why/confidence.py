@@ -53,6 +53,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
         or _never_began(event)
+        or _may_have_gone_on_elsewhere(attempt, chain)
         or _has_rival(attempt, event, fatal)
     )
     return "likely" if doubted else "certain"
@@ -87,6 +88,17 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
 def _never_began(event: Event) -> bool:
     """Return whether a time limit ended a program that had printed a few lines, but no progress: it may have hung."""
     return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not event.progress_line
+
+
+def _may_have_gone_on_elsewhere(attempt: Attempt, chain: Sequence[Event]) -> bool:
+    """Return whether a job may have gone on after it had waited: another file shows progress before the time limit."""
+    files = {event.line.file for event in chain} | {
+        stack.line.file for stack in attempt.evidence.stacks.values() if stack
+    }
+    is_hang = chain[0].rule.class_ == "time-limit" and len(chain) > 1
+    return (is_hang or (chain[0].order == ANALYSIS_ORDER and chain[0].traceback is not None)) and bool(
+        attempt.evidence.with_progress - files
+    )
 
 
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:

@@ -187,6 +187,8 @@ class Evidence:
         self.attempts = 1
         self.running: dict[str, int] = {}
         """The last attempt of a file, if the program printed progress or success in it."""
+        self.with_progress: set[str] = set()
+        """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
         self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
         self.requeued: set[str] = set()

@@ -318,6 +318,10 @@ class LogReader:
             self._counted = self._position
         return self._progress
 
+    def has_progress(self) -> bool:
+        """Return whether the file contains lines of a shape of progress."""
+        return not self._seen.isdisjoint(self._memory.counting)
+
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield number, text and shape of each line that may matter."""
         try:
