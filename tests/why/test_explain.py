@@ -1215,8 +1215,10 @@ def test_what_a_job_waited_for_until_its_time_limit(tmp_path: Path, log: str, cl
 
 
 def test_progress_in_another_file_leaves_a_doubt_that_a_job_hung(tmp_path: Path) -> None:
-    assert why(tmp_path, job_err_txt=STALLED + TIME_LIMIT).confidence == "certain"
-    assert why(tmp_path, job_out_txt=STEPS).confidence == "likely"
+    alone = why(tmp_path, job_err_txt=STALLED + TIME_LIMIT)
+    beside = why(tmp_path, job_out_txt=STEPS)
+    assert (alone.class_, alone.confidence) == ("late-rank", "certain")
+    assert (beside.class_, beside.confidence) == ("late-rank", "likely")
 
 
 @pytest.mark.parametrize(

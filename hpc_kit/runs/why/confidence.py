@@ -92,13 +92,11 @@ def _never_began(event: Event) -> bool:
 
 def _may_have_gone_on_elsewhere(attempt: Attempt, chain: Sequence[Event]) -> bool:
     """Return whether a job may have gone on after it had waited: another file shows progress before the time limit."""
-    files = {event.line.file for event in chain} | {
-        stack.line.file for stack in attempt.evidence.stacks.values() if stack
-    }
-    is_hang = chain[0].rule.class_ == "time-limit" and len(chain) > 1
-    return (is_hang or (chain[0].order == ANALYSIS_ORDER and chain[0].traceback is not None)) and bool(
-        attempt.evidence.with_progress - files
-    )
+    has_waited = chain[0].rule.class_ == "time-limit" and len(chain) > 1
+    is_stuck = chain[0].order == ANALYSIS_ORDER and chain[0].traceback is not None
+    evidence = attempt.evidence
+    files = {event.line.file for event in chain} | {stack.line.file for stack in evidence.stacks.values() if stack}
+    return (has_waited or is_stuck) and not evidence.with_progress <= files
 
 
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:

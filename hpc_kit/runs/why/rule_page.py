@@ -68,7 +68,8 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    as `None` or an empty queue, follows from the logged error or the dead thread before it. It is `likely`.
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
    not come while the remaining ranks waited, is the culprit. If the job hung, the last stacks of its ranks are
-   compared, which faulthandler or `py-spy dump` printed.
+   compared, which faulthandler or `py-spy dump` printed. A line about a wait explains the time limit if no progress
+   follows.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
    print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
    `likely`.
