@@ -1105,8 +1105,8 @@ def test_mpich_names_the_rank_of_an_exception_without_a_rank(tmp_path: Path) -> 
             "bad cable            root      2026-01-01T03:04:05 n1\n"
         ),
         (
-            "NodeName=n2 Arch=x86_64\n   State=DOWN*+DRAIN ThreadsPerCore=1\n   Reason=Not responding [slurm@x]\n\n"
-            "NodeName=n1 Arch=x86_64\n   State=IDLE ThreadsPerCore=1\n"
+            "NodeName=n1 Arch=x86_64\n   State=IDLE ThreadsPerCore=1\n\n"
+            "NodeName=n2 Arch=x86_64\n   State=DOWN*+DRAIN ThreadsPerCore=1\n   Reason=Not responding [slurm@x]\n"
         ),
         (
             "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ngpu*         up   infinite      1  down* n2\n"
@@ -1149,6 +1149,18 @@ def test_a_task_of_an_earlier_step_does_not_give_the_rank(tmp_path: Path) -> Non
     ended = "srun: error: n3: task 4: Exited with exit code 1\nsrun: error: n2: task 2: Exited with exit code 1\n"
     verdict = why(tmp_path, job_log=staged + failed + ended)
     assert (verdict.class_, verdict.rank, verdict.host) == ("missing-package", 4, "n3")
+
+
+def test_the_log_of_a_node_contains_the_ranks_that_print_nothing(tmp_path: Path) -> None:
+    logs = {f"task__{node}_log": f"[rank{4 * node}]: step 1, world_size=8\n" + LOST for node in (0, 1)}
+    assert why(tmp_path, **logs).class_ == "connection-lost"
+
+
+def test_a_rank_that_only_mpi_names_has_no_node(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=2\nsrun ./a.out\n")
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n[1-2]\n"
+    verdict = why(tmp_path, job_log="MPI_ABORT was invoked on rank 1 in communicator X\n", sacct_txt=rows)
+    assert (verdict.rank, verdict.host) == (1, None)
 
 
 @pytest.mark.parametrize(("launcher", "host"), [("srun python t.py", "n2"), ("srun torchrun t.py", None)])

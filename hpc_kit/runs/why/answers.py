@@ -228,7 +228,7 @@ def _host_by_block(attempt: Attempt, rank: int) -> str | None:
         return None
     (lines,) = evidence.scripts.values()
     size, nodes = size_of_job(script_options(lines)), expand_nodes(lists.pop())
-    total = max(evidence.world, *(each + 1 for each in evidence.ranks))
+    total = max([evidence.world, rank + 1, *(each + 1 for each in evidence.ranks)])
     if _OTHER_RANKS.search("\n".join(lines)) or not size.tasks_per_node or len(nodes) * size.tasks_per_node != total:
         return None
     return nodes[rank // size.tasks_per_node]

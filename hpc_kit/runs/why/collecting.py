@@ -639,7 +639,7 @@ class _FileCollector:
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
             is_statement = True
         if found := _NODE_NAME.match(body):
-            self.node = found["node"]
+            self.node, is_statement = found["node"], True
         if _NO_ANSWER.search(body):
             self.evidence.no_answer += [self.node] if "State=" in body else body.split()
             is_statement = True

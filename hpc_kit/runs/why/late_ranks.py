@@ -196,13 +196,14 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
 
 
 def find_ranks_without_log(attempt: Attempt) -> list[int]:
-    """Return the ranks whose logs are not among the files, although those of other ranks are."""
+    """Return the ranks whose logs are not among the files, if each rank writes to a log of its own."""
     evidence = attempt.evidence
     scripts = list(evidence.scripts.values())
     tasks = size_of_job(script_options(scripts[0])).ntasks if len(scripts) == 1 else None
     size = max(evidence.world, tasks or 0)
-    known = evidence.own_logs | {rank for _, rank in evidence.last if rank is not None}
-    return sorted(set(range(size)) - known) if evidence.own_logs and size <= MAX_RANKS else []
+    # The log of a node contains several ranks. Those that printed nothing have no other log.
+    is_own = {rank for _, rank in evidence.last if rank is not None} <= evidence.own_logs
+    return sorted(set(range(size)) - evidence.own_logs) if evidence.own_logs and is_own and size <= MAX_RANKS else []
 
 
 def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
