@@ -214,8 +214,9 @@ def test_a_script_that_fails_before_srun_is_shown_by_the_end_of_its_log(run: Run
     write_files(run, batch="/var/spool/script: line 12: module: command not found\n")
     failure = find_failure(run, status(JobState.FAILED, 127, 0))
     printed = "/var/spool/script: line 12: module: command not found"
+    sentence = "the shell of the script does not know the command `module`, so it loaded nothing"
     assert failure is not None
-    assert failure[:7] == (None, "n1", 127, None, "a module could not be loaded", printed, run.batch_log)
+    assert failure[:7] == (None, "n1", 127, None, sentence, printed, run.batch_log)
 
 
 @pytest.mark.parametrize(

@@ -1007,3 +1007,283 @@ def test_a_package_without_a_module_is_not_a_missing_package(tmp_path: Path, lin
     verdict = why(tmp_path, log=f"{line}\n")
     assert verdict.class_ == "missing-package"
     assert cause in verdict.cause
+
+
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***\n"
+
+
+def dump(*frames: str, header: str = "Thread 0x00007f1273c79b80 (most recent call first):") -> str:
+    """Return a stack in the form of faulthandler, the innermost frame first."""
+    return f"{header}\n" + "".join(
+        f'  File "/home/u/{file}", line {line} in {name}\n' for file, line, name in (each.split() for each in frames)
+    )
+
+
+WAITS = dump("env/lib/python3.11/site-packages/torch/autograd/graph.py 979 _engine_run_backward", "t.py 9 <module>")
+READS = dump("t.py 3 read", "t.py 8 <module>")
+PY_SPY_WAITS = """Process 4711: python t.py
+Python v3.11.4 (/usr/bin/python3.11)
+
+Thread 4711 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2501)
+    <module> (t.py:9)
+Thread 4720 (idle): "Thread-1"
+    wait (threading.py:320)
+    _bootstrap (threading.py:966)
+"""
+PY_SPY_READS = """Thread 0x7F12 (active+gil): "MainThread"
+    readinto (socket.py:706)
+    read (t.py:3)
+    <module> (t.py:8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("waits", "reads"),
+    [
+        (WAITS, READS),
+        # A thread of the rank, and a worker of its DataLoader, which the signal reached, too.
+        (
+            dump("env/lib/python3.11/threading.py 320 wait") + WAITS + dump("w.py 7 _worker_loop", "t.py 2 <module>"),
+            READS.replace("Thread", "Current thread"),
+        ),
+        (WAITS + READS + WAITS, WAITS + READS),
+        (PY_SPY_WAITS, PY_SPY_READS),
+        # All ranks compute, as far as Python shows, but most of them wait for the GPU in one line.
+        (dump("t.py 20 step", "t.py 9 <module>"), READS),
+    ],
+)
+def test_the_stacks_of_a_hang_show_the_late_rank_and_where_the_others_wait(
+    tmp_path: Path, waits: str, reads: str
+) -> None:
+    logs = {f"rank__{rank}_log": STEPS + (reads if rank == 2 else waits) for rank in range(4)}
+    verdict = why(tmp_path, slurm_log=TIME_LIMIT, **logs)
+    assert (verdict.class_, verdict.rank) == ("late-rank", 2)
+    assert "ranks 0, 1, 3 in t.py:" in verdict.cause
+    assert "t.py:3, in read" in verdict.cause
+    assert verdict.traceback is not None
+    assert "read" in verdict.traceback
+
+
+@pytest.mark.parametrize(("first", "confidence"), [("Timeout (0:00:20)!\n", "certain"), ("", "likely")])
+def test_a_timer_proves_a_hang_and_a_signal_may_have_met_a_slow_moment(
+    tmp_path: Path, first: str, confidence: str
+) -> None:
+    logs = {f"rank__{rank}_log": STEPS + first + (READS if rank == 2 else WAITS) for rank in range(4)}
+    assert why(tmp_path, slurm_log=TIME_LIMIT, **logs).confidence == confidence
+
+
+def test_stacks_with_the_labels_of_srun_in_one_file(tmp_path: Path) -> None:
+    stacks = [READS if rank == 2 else WAITS for rank in range(4)]
+    lines = [f"{rank}: {line}\n" for rank, stack in enumerate(stacks) for line in stack.splitlines()]
+    assert why(tmp_path, slurm_log="".join(lines) + TIME_LIMIT).rank == 2
+
+
+@pytest.mark.parametrize(
+    ("late", "others"),
+    [
+        (READS, WAITS + STEPS),  # the job went on
+        (f"Fatal Python error: Segmentation fault\n\n{READS}", WAITS),
+        (WAITS, WAITS),
+        (READS, READS),
+    ],
+)
+def test_stacks_that_show_no_late_rank_say_nothing(tmp_path: Path, late: str, others: str) -> None:
+    logs = {f"rank__{rank}_log": STEPS + (late if rank == 2 else others) for rank in range(4)}
+    assert why(tmp_path, slurm_log=TIME_LIMIT, **logs).class_ != "late-rank"
+
+
+def test_the_stacks_of_a_part_of_the_ranks_are_no_proof(tmp_path: Path) -> None:
+    verdict = why(tmp_path, slurm_log=TIME_LIMIT, rank__0_log=WAITS, rank__1_log=READS, rank__2_log=STEPS)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 1, "likely")
+
+
+def test_mpich_names_the_rank_of_an_exception_without_a_rank(tmp_path: Path) -> None:
+    truncated = TRACEBACK.format(error="mpi4py.MPI.Exception: Message truncated, error stack:\nPMPI_Recv(1): failed")
+    ended = "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3\n"
+    verdict = why(tmp_path, job_log=STEPS + truncated + ended)
+    assert (verdict.class_, verdict.rank) == ("mpi-error", 3)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        (
+            "REASON               USER      TIMESTAMP           NODELIST\n"
+            "Not responding       slurm     2026-01-02T03:04:05 n[2,9]\n"
+            "bad cable            root      2026-01-01T03:04:05 n1\n"
+        ),
+        (
+            "NodeName=n1 Arch=x86_64\n   State=IDLE ThreadsPerCore=1\n\n"
+            "NodeName=n2 Arch=x86_64\n   State=DOWN*+DRAIN ThreadsPerCore=1\n   Reason=Not responding [slurm@x]\n"
+        ),
+        (
+            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ngpu*         up   infinite      1  down* n2\n"
+            "gpu*         up   infinite      2   idle n[1,3]\n"
+        ),
+    ],
+)
+def test_a_listing_names_the_node_of_the_job_that_failed(tmp_path: Path, listing: str) -> None:
+    ended = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE ***\n"
+    rows = "JobID|State|ExitCode|NodeList\n7|NODE_FAIL|1:0|n[1-3]\n"
+    verdict = why(tmp_path, job_log=STEPS + ended, sacct_txt=rows, sinfo_txt=listing)
+    assert (verdict.class_, verdict.host) == ("node-failure", "n2")
+
+
+def test_the_reason_that_torch_warns_of_has_the_place_of_the_exception(tmp_path: Path) -> None:
+    warning = (
+        "cuda/__init__.py:129: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). "
+        "Error 802: system not yet initialized (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:108.)\n"
+    )
+    failed = "".join(
+        f"[rank5]: {line}\n" for line in TRACEBACK.format(error="RuntimeError: No CUDA GPUs are available").splitlines()
+    )
+    ended = "srun: error: n206: task 5: Exited with exit code 1\nsrun: error: n201: task 0: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=warning + failed + ended)
+    assert (verdict.class_, verdict.rank, verdict.host, verdict.confidence) == ("gpu-xid", 5, "n206", "certain")
+
+
+def test_if_only_victims_have_a_log_the_cause_is_unknown(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -N 3 --ntasks-per-node=2\nsrun python t.py\n"
+    logs = {f"rank__{rank}_log": STEPS + LOST for rank in (0, 1, 3)}
+    (tmp_path / "job.sbatch").write_text(script)
+    verdict = why(tmp_path, rank__2_log=STEPS, **logs)
+    assert verdict.cause.startswith("unknown")
+    assert (verdict.rank, "ranks 4, 5" in verdict.cause, "ranks 4, 5" in verdict.fix) == (None, True, True)
+
+
+def test_a_task_of_an_earlier_step_does_not_give_the_rank(tmp_path: Path) -> None:
+    staged = "srun: error: n3: task 2: Exited with exit code 2\n[stage] done\n"
+    failed = TRACEBACK.format(error="ModuleNotFoundError: No module named 'flash_attn'")
+    ended = "srun: error: n3: task 4: Exited with exit code 1\nsrun: error: n2: task 2: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=staged + failed + ended)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("missing-package", 4, "n3")
+
+
+def test_the_log_of_a_node_contains_the_ranks_that_print_nothing(tmp_path: Path) -> None:
+    logs = {f"task__{node}_log": f"[rank{4 * node}]: step 1, world_size=8\n" + LOST for node in (0, 1)}
+    assert why(tmp_path, **logs).class_ == "connection-lost"
+
+
+def test_a_rank_that_only_mpi_names_has_no_node(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=2\nsrun ./a.out\n")
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n[1-2]\n"
+    verdict = why(tmp_path, job_log="MPI_ABORT was invoked on rank 1 in communicator X\n", sacct_txt=rows)
+    assert (verdict.rank, verdict.host) == (1, None)
+
+
+@pytest.mark.parametrize(("launcher", "host"), [("srun python t.py", "n2"), ("srun torchrun t.py", None)])
+def test_the_node_of_a_task_follows_from_the_blocks_of_tasks(tmp_path: Path, launcher: str, host: str | None) -> None:
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=2\n{launcher}\n")
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n[1-2]\n"
+    failed = TRACEBACK.format(error="KeyError: 'a'")
+    verdict = why(tmp_path, rank__0_log=STEPS, rank__1_log=STEPS, rank__2_log=failed, rank__3_log=STEPS, sacct_txt=rows)
+    assert (verdict.rank, verdict.host) == (2, host)
+
+
+def test_a_write_error_that_a_helper_survived_does_not_explain_a_damaged_checkpoint(tmp_path: Path) -> None:
+    helper = "wandb: ERROR Internal error: OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/wandb/tmp81'\n"
+    damaged = TRACEBACK.format(
+        error="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
+    )
+    goes_on = "wandb: WARNING artifact upload disabled for this run\n"
+    assert why(tmp_path, job_log=helper + goes_on + damaged).class_ == "corrupt-file"
+    assert why(tmp_path, job_log=helper + damaged).class_ == "quota"
+
+
+def test_the_traceback_of_another_rank_names_the_rank_that_failed(tmp_path: Path) -> None:
+    own = TRACEBACK.format(error="CheckpointException: CheckpointException ranks:dict_keys([5, 6])")
+    other = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded").replace("last):", "last): (RANK 5)")
+    log = "".join(f"[rank0]: {line}\n" for line in (own + other).splitlines())
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == ("quota", 5)
+
+
+def test_the_error_inside_a_worker_may_follow_without_the_label_of_its_rank(tmp_path: Path) -> None:
+    caught = TRACEBACK.format(error="KeyError: Caught KeyError in DataLoader worker process 1.")
+    log = "".join(f"[rank2]: {line}\n" for line in caught.splitlines())
+    log += 'Original Traceback (most recent call last):\n  File "/home/u/collate.py", line 33, in __call__\n'
+    verdict = why(tmp_path, job_log=log + "    return sample[key]\nKeyError: 'answer'\n")
+    assert verdict.cause == "rank 2 failed with KeyError: 'answer' (collate.py:33, in __call__)"
+
+
+def test_intel_mpi_names_the_rank_that_a_signal_ended(tmp_path: Path) -> None:
+    report = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 17 PID 220118 RUNNING AT n5\n"
+    verdict = why(tmp_path, job_log=report + "=   KILLED BY SIGNAL: 4 (Illegal instruction)\n")
+    assert (verdict.class_, verdict.rank, verdict.host) == ("illegal-instruction", 17, "n5")
+
+
+BUSY = "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+STALLED = "[1,0]<stderr>:Stalled ranks:\n[1,0]<stderr>:6: [horovod_allreduce.0, horovod_allreduce.1 ...]\n"
+NO_NODE = "(autoscaler +5m4s) Error: No available node types can fulfill resource request {'node:10.0.0.7': 0.001}.\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "class_"),
+    [
+        (BUSY * 3, "step-waits"),
+        (BUSY * 3 + "srun: Step created for StepId=7.1\n", "time-limit"),
+        (STEPS + BUSY + STEPS, "time-limit"),
+        (STEPS + STALLED, "late-rank"),
+        (STEPS + STALLED + STEPS, "time-limit"),
+        (NO_NODE, "ray-resources"),
+    ],
+)
+def test_what_a_job_waited_for_until_its_time_limit(tmp_path: Path, log: str, class_: str) -> None:
+    verdict = why(tmp_path, job_log=log + TIME_LIMIT)
+    assert verdict.class_ == class_
+    assert verdict.rank == (6 if class_ == "late-rank" else None)
+
+
+def test_progress_in_another_file_leaves_a_doubt_that_a_job_hung(tmp_path: Path) -> None:
+    alone = why(tmp_path, job_err_txt=STALLED + TIME_LIMIT)
+    beside = why(tmp_path, job_out_txt=STEPS)
+    assert (alone.class_, alone.confidence) == ("late-rank", "certain")
+    assert (beside.class_, beside.confidence) == ("late-rank", "likely")
+
+
+@pytest.mark.parametrize(
+    ("line", "class_"),
+    [
+        ("python train.py --coordinator $COORD", "world-size"),
+        ("srun python train.py", "rendezvous-timeout"),
+        ("./start.sh train.py", "rendezvous-timeout"),
+    ],
+)
+def test_a_script_of_several_tasks_that_starts_one_process(tmp_path: Path, line: str, class_: str) -> None:
+    script = f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nsource /opt/conda/conda.sh\n{line}\n"
+    (tmp_path / "job.sbatch").write_text(script)
+    error = "jaxlib.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out"
+    verdict = why(tmp_path, job_log=TRACEBACK.format(error=error))
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+
+
+def test_an_mpi_error_of_a_victim_is_not_the_end_that_came_first(tmp_path: Path) -> None:
+    lost = "".join(f"[rank3]: {line}\n" for line in TRACEBACK.format(error="ValueError: bad shard").splitlines())
+    victims = "terminate called after throwing an instance of 'ccl::v1::exception'\n"
+    victims += (
+        "Abort(15) on node 1 (rank 1 in comm 0): Fatal error in internal_Waitall: Other MPI error, error stack:\n"
+    )
+    ended = "srun: error: n2: task 3: Exited with exit code 1\nsrun: error: n2: tasks 0-2: Aborted (core dumped)\n"
+    assert why(tmp_path, job_log=lost + victims + ended).rank == 3
+
+
+def test_an_interpreter_of_another_processor_explains_a_missing_package(tmp_path: Path) -> None:
+    broken = "conda.sh: line 35: /opt/bin/conda: cannot execute binary file: Exec format error\n"
+    missing = TRACEBACK.format(error="ModuleNotFoundError: No module named 'jax'")
+    assert why(tmp_path, job_log=broken + missing).class_ == "wrong-architecture"
+
+
+def test_the_name_of_a_node_may_begin_like_that_of_a_gpu(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="KeyError: 'a'")
+    assert why(tmp_path, log=f"Job 7 on gpu-gh-03 (aarch64)\n{failed}").host == "gpu-gh-03"
+    assert why(tmp_path, log=f"Job 7 on gpu-0\n{failed}").host is None
+
+
+def test_the_driver_and_the_exception_about_one_fault_of_a_gpu(tmp_path: Path) -> None:
+    kernel = "Mar  5 02:13:20 n2 kernel: NVRM: Xid (PCI:0000:3b:00): 74, pid=1203, NVLink: fatal error on link 2\n"
+    error = "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"
+    failed = "".join(f"[rank2]: {line}\n" for line in TRACEBACK.format(error=error).splitlines())
+    ended = "srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n2: tasks 0-1: Aborted (core dumped)\n"
+    verdict = why(tmp_path, job_log=failed + ended, dmesg_txt=kernel)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("gpu-xid", 2, "n2")

@@ -14,9 +14,12 @@ from hpc_kit.runs.why.figures import add_figures, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.pending_reasons import explain_reason
+from hpc_kit.slurm.sizes import size_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.events import Event, TaskEnd
     from hpc_kit.runs.why.reading import Line
@@ -73,6 +76,12 @@ _REASON_CLASSES = (
 _NAMES_NO_HOST = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}|localhost(?:\.localdomain)?")
 """The host name that Docker gives to a container, and the one that every host has."""
 
+_OTHER_RANKS = re.compile(
+    r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun|mpiexec|\bnproc"
+    r"|distribution|DISTRIBUTION| -m \S*(?:cyclic|plane)"
+)
+"""A script has its ranks numbered by another launcher than srun, or in another way than in blocks."""
+
 _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
 """The option of the script that Slurm refused."""
 
@@ -100,7 +109,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     cause += _remark(attempt, rule.class_, host)
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
-    elif attempt.waits_or_runs():
+    elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
     proofs = _proofs(attempt, event)
     # No log contains the reason of a SIGKILL, but Slurm's accounting shows that the job had used all its memory.
@@ -188,12 +197,12 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     if event.rule.scope == "node":
         same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING]
         stated = {each.groups.get("host") or each.host for each in same} - {None}
-        host = host or (stated.pop() if len(stated) == 1 else None)
+        host = host or (stated.pop() if len(stated) == 1 else _node_without_answer(attempt, event))
         fallen = {each for end in attempt.failed_ends() if host and _is_on(end, host) for each in end.ranks}
         fallen = fallen if len(fallen) == 1 else _ranks_hit(attempt, event, host)
         rank = fallen.pop() if rank is None and len(fallen) == 1 and event.rule.kind != "end" else rank
     if host is None and rank is not None:
-        host = hosts.get(rank)
+        host = hosts.get(rank) or _host_by_block(attempt, rank)
     if host is None and event.rule.scope != "job" and event.rule.kind != "end":
         named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
         is_all = event.rule.scope == "rank" or not attempt.evidence.node_lists
@@ -206,6 +215,27 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     return rank, short if any(end.host == short for end in attempt.ends) else host
 
 
+def _node_without_answer(attempt: Attempt, event: Event) -> str | None:
+    """Return the only node of the job that does not respond according to a listing of Slurm, if the node failed."""
+    silent = {host for word in attempt.evidence.no_answer for host in expand_nodes(word)}
+    nodes = silent & {host for row in attempt.rows for host in expand_nodes(row.nodes)}
+    return nodes.pop() if event.rule.class_ == "node-failure" and len(nodes) == 1 else None
+
+
+def _host_by_block(attempt: Attempt, rank: int) -> str | None:
+    """Return the node of a rank if the ranks are tasks that srun distributed in blocks, as it does by default."""
+    evidence = attempt.evidence
+    lists = {row.nodes for row in attempt.rows if row.nodes and not row.is_step}
+    if len(evidence.scripts) != 1 or len(lists) != 1 or evidence.has_agents:
+        return None
+    (lines,) = evidence.scripts.values()
+    size, nodes = size_of_job(script_options(lines)), expand_nodes(lists.pop())
+    total = max([evidence.world, rank + 1, *(each + 1 for each in evidence.ranks)])
+    if _OTHER_RANKS.search("\n".join(lines)) or not size.tasks_per_node or len(nodes) * size.tasks_per_node != total:
+        return None
+    return nodes[rank // size.tasks_per_node]
+
+
 def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
     """Return the ranks of a host with an error that the failure of the node explains, such as that of a GPU."""
     places = attempt.evidence.hosts
@@ -214,7 +244,7 @@ def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
         for each in attempt.of_kind("cause")
         if each.rank is not None
         and each.strength == EXCEPTION
-        and explains(event, each)
+        and (explains(event, each) or each.rule.class_ == event.rule.class_)
         and host
         and _same_host(each.host or places.get(each.rank, ""), host)
     }
@@ -245,6 +275,10 @@ def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd
     if killed and event.rule.class_ in {"host-memory", "killed"}:
         return killed[0]
     lost = {each.rank for each in attempt.of_class(*VICTIMS)}
+    # A task ends once in a step. If its number ends again after the error, its first end is that of an earlier step.
+    earlier = [end for end in ends if end.line.file == event.line.file and end.line.number < event.line.number]
+    later = [end for end in ends if end not in earlier]
+    ends = [end for end in ends if end not in earlier or not any(set(end.ranks) & set(each.ranks) for each in later)]
     own = [end for end in ends if end.ranks[0] not in lost]
     return next(iter(own or ends), None)
 
@@ -323,8 +357,23 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     return [f"{format_ranks(sorted(victims))} failed because of it{kind}"]
 
 
-def unknown_verdict(attempt: Attempt) -> Verdict:
-    """Return the answer if no event is a cause."""
+def unknown_verdict(attempt: Attempt, absent: Sequence[int] = ()) -> Verdict:
+    """Return the answer if no event is a cause.
+
+    Args:
+        attempt: The attempt.
+        absent: Ranks without a log, if the remaining ranks are victims.
+    """
+    if absent:
+        lost = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING]
+        named = format_ranks(absent)
+        return Verdict(
+            f"unknown: the files show only ranks that lost or awaited other ranks; no log of {named} is among them",
+            UNKNOWN,
+            evidence=[proof_of(event.line) for event in lost[:5]],
+            traceback=_own_traceback(attempt, lost),
+            fix=f"add the logs of {named}, and the output of sacct -j ID -P -o JobID,State,ExitCode,MaxRSS,NodeList",
+        )
     if attempt.success and not attempt.failed:
         line = attempt.success[-1]
         return Verdict(

@@ -27,7 +27,8 @@ from hpc_kit.runs.why.events import (
 from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
-from hpc_kit.runs.why.tracebacks import TRACEBACK, TracebackReader
+from hpc_kit.runs.why.stack_dumps import DumpReader
+from hpc_kit.runs.why.tracebacks import GOES_ON, TRACEBACK, TracebackReader
 from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ _FALLS_BACK = re.compile(
 
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
 """A network link works again. The line about its failure begins in the same way."""
+
+_STEP_CREATED = re.compile(r"srun: (?:Job )?[Ss]tep created")
+"""A step that had waited for resources starts."""
 
 _MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
 """A file system is back."""
@@ -77,9 +81,10 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|application called MPI_Abort\(.* - process (?P<rank6>\d+)"
+    r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
-    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL(?:ED BY)? SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
 """A part of the message of Open MPI or MPICH about the rank that ended; the parts are on several lines."""
 
@@ -137,9 +142,18 @@ _OWN_NODE = re.compile(
     r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
-    r"(?P<node>(?!(?i:cuda|gpu\d?\b|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
+    r"(?P<node>(?!(?i:cuda|gpu\d?\b(?!-[a-z])|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
 )
 """The program or its script names the node on which it runs."""
+
+_NODE_NAME = re.compile(r"^NodeName=(?P<node>\S+)")
+"""The first line of a node in `scontrol show node`."""
+
+_NO_ANSWER = re.compile(
+    r"^(?:Not responding|Node unexpectedly rebooted) +\S+ +[\dT:-]+ +\S+$|\bState=\S*(?:\*|NOT_RESPONDING)"
+    r"|^\S.* (?:down|unk|drain|drng|fail|idle|alloc|mix|comp)[a-z]*\*(?: |$)"
+)
+"""A line of `sinfo -R`, `scontrol show node` or `sinfo` about a node that does not respond, which an asterisk shows."""
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 """The name of a process group, in front of a message of NCCL's watchdog."""
@@ -213,6 +227,7 @@ class _FileCollector:
         self.reader = LogReader(log, memory, self._wants_all)
         self.tracebacks = TracebackReader(memory, self._add_traceback)
         self.tables = TableParser()
+        self.dumps = DumpReader()
         self.elastic: dict[str, str] | None = None
         self.attempt = 0
         self.pending_attempt: Literal["", "any", "plain"] = ""
@@ -227,6 +242,8 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
+        self.node = ""
+        """The node that scontrol describes."""
         self.ended: dict[tuple[str, int], int] = {}
         """Lines of the ends of the current step's tasks, by host and task."""
         self.reported_rank: int | None = None
@@ -259,13 +276,18 @@ class _FileCollector:
 
     def _wants_all(self) -> bool:
         return (
-            self.tracebacks.is_open or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
+            self.tracebacks.is_open
+            or self.dumps.is_open
+            or self.tables.is_open
+            or self.elastic is not None
+            or self.reported_rank is not None
         )
 
     def _limit(self, shape: bytes) -> None:
         """Skip a message that a file repeats thousands of times, such as a retried connection."""
         self.repeats[shape] += 1
-        if self.repeats[shape] > MAX_REPEATS and not self.tracebacks.is_open and TRACEBACK.encode() not in shape:
+        is_open = self.tracebacks.is_open or self.dumps.is_open
+        if self.repeats[shape] > MAX_REPEATS and not is_open and TRACEBACK.encode() not in shape:
             self.reader.mute(shape)
 
     def _is_script(self) -> bool:
@@ -295,9 +317,13 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
+        if reader.has_progress():
+            evidence.with_progress.add(self.log.name)
         self._note_last_lines()
+        self._note_stacks()
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
+            evidence.own_logs.add(self.log.rank)
         if self.pending_attempt:
             evidence.requeued.add(self.log.name)
         self._merge_last_words()
@@ -325,6 +351,14 @@ class _FileCollector:
             if finished and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 
+    def _note_stacks(self) -> None:
+        """Note the last stacks of the ranks, if the program printed no progress after them."""
+        for rank, stack in self.dumps.last.items():
+            if self.reader.count_progress() > stack.progress:
+                self.evidence.stacks.setdefault(rank, None)
+            else:
+                self.evidence.stacks[rank] = stack
+
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
         last = [event for event in self.own if event.attempt == self.attempt]
@@ -347,6 +381,7 @@ class _FileCollector:
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.ended.clear()
+        self.dumps.last.clear()
 
     # ---- lines
 
@@ -370,7 +405,8 @@ class _FileCollector:
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
         # A line belongs to one reader: the further lines of a message are no messages of their own.
-        matters = self._own_error(line) or self.tracebacks.read(line, self.before) or self._table(line)
+        matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, self.before)
+        matters = matters or self._table(line)
         matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
@@ -391,8 +427,14 @@ class _FileCollector:
 
     def _take_back(self, line: Line) -> None:
         """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
-        if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
-            self.own[-1].strength = WARNING
+        if self.own and self.own[-1].line.number == line.number - 1 and self.own[-1].line.rank == line.rank:
+            if _FALLS_BACK.match(line.body):
+                self.own[-1].strength = WARNING
+            if GOES_ON.match(line.body):
+                for event in self.own[-3:]:
+                    event.is_survived |= event.line == self.before and event.strength in {LINE, WARNING}
+        if _STEP_CREATED.match(line.body):
+            self._weaken(lambda event: event.rule.class_ == "step-waits")
         if _SAVED.search(line.body):
             self._weaken(lambda event: event.strength == LINE and event.rule.class_ in NOT_WRITTEN)
         if line.body.startswith("Submitted batch job "):
@@ -417,7 +459,11 @@ class _FileCollector:
                 return self.reported_rank
             self.reported_rank = None
         before = self.before
-        goes_on = before and (_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        goes_on = before and (
+            _CONTINUES.match(line.body)
+            or before.body.startswith("Last error:")
+            or self.tracebacks.is_in_worker(before.rank)
+        )
         return before.rank if before and goes_on else None
 
     # ---- other lines
@@ -439,6 +485,12 @@ class _FileCollector:
             groups[name] = part["text"]
         event.strength = max(event.strength, LINE)
         return True
+
+    def _dump(self, line: Line) -> bool:
+        is_part = self.dumps.read(line, self.reader.count_progress())
+        if is_part:
+            self.reader.freeze()
+        return is_part
 
     def _table(self, line: Line) -> bool:
         rows = self.tables.parse(line)
@@ -487,8 +539,8 @@ class _FileCollector:
         if found["rank"]:
             end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
             self.evidence.ends.append(end)
-        elif found["rank3"]:
-            self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
+        elif stated := found["rank3"] or found["rank6"]:
+            self.evidence.ends.append(TaskEnd((int(stated),), None, 1, None, line, self.attempt))
         elif found["host4"]:
             self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
         elif found["rank2"] or found["rank5"]:
@@ -596,6 +648,11 @@ class _FileCollector:
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
             is_statement = True
+        if found := _NODE_NAME.match(body):
+            self.node, is_statement = found["node"], True
+        if _NO_ANSWER.search(body):
+            self.evidence.no_answer += [self.node] if "State=" in body else body.split()
+            is_statement = True
         if found := _JOB_ID.search(body):
             self.evidence.job_ids.add(next(filter(None, found.groups())))
         if found := _NODE_OF_LAUNCHER.search(body):
@@ -643,6 +700,8 @@ class _FileCollector:
         return bool(found or counted)
 
     def _add_traceback(self, match: Match, line: Line, traceback: Traceback) -> None:
+        if traceback.rank is not None:
+            line = line._replace(rank=traceback.rank, host=None)
         self._add(match, line, EXCEPTION if traceback.exceptions else LINE, traceback)
 
     def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:

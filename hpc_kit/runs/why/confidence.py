@@ -55,6 +55,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
         or _never_began(event)
+        or _may_have_gone_on_elsewhere(attempt, chain)
         or _has_rival(attempt, event, fatal)
     )
     return "likely" if doubted else "certain"
@@ -79,7 +80,7 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
         # Torch itself states a mismatch. A late rank needs two others that waited for it.
         waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
         return rule.name.startswith(("collective-mismatch", "world-size")) or (
-            rule.name == "late-rank" and len(waiting) >= 2
+            rule.name == "late-rank" and (len(waiting) >= 2 or event.traceback is not None)
         )
     if event.strength != LINE or attempt.failed or chain[0].strength == EXCEPTION:
         return event.strength != LINE or rule.weight >= CLEAR
@@ -90,6 +91,15 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
 def _never_began(event: Event) -> bool:
     """Return whether a time limit ended a program that had printed a few lines, but no progress: it may have hung."""
     return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not event.progress_line
+
+
+def _may_have_gone_on_elsewhere(attempt: Attempt, chain: Sequence[Event]) -> bool:
+    """Return whether a job may have gone on after it had waited: another file shows progress before the time limit."""
+    has_waited = chain[0].rule.class_ == "time-limit" and len(chain) > 1
+    is_stuck = chain[0].order == ANALYSIS_ORDER and chain[0].traceback is not None
+    evidence = attempt.evidence
+    files = {event.line.file for event in chain} | {stack.line.file for stack in evidence.stacks.values() if stack}
+    return (has_waited or is_stuck) and not evidence.with_progress <= files
 
 
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:

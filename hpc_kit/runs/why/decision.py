@@ -22,7 +22,7 @@ from hpc_kit.runs.why.answers import (
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late
+from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.slurm.states import JobState
 
@@ -84,8 +84,9 @@ def _answer(attempt: Attempt) -> Verdict:
         return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
-    if culprit is None:
-        return unknown_verdict(attempt)
+    absent = find_ranks_without_log(attempt) if culprit is None or culprit.rule.class_ in VICTIMS else []
+    if culprit is None or absent:
+        return unknown_verdict(attempt, absent if culprit else ())
     chain = _chain(attempt, culprit)
     # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
@@ -354,7 +355,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
         is_of_rank = cause.line.file == chain[-1].line.file or id(cause) not in known
-        if cause.rank is None and cause.rule.scope == "rank" and is_of_rank:
+        if cause.rank is None and cause.host is None and cause.rule.scope != "job" and is_of_rank:
             cause.rank = chain[-1].rank  # a program that the rank started printed it
         chain.append(cause)
     return chain
@@ -364,7 +365,13 @@ def _is_behind(event: Event, culprit: Event) -> bool:
     """Return whether an event is the cause of the culprit: its rule or its place says so, and it came first."""
     if event.rule.kind == "consequence" or (event.rule.alone and event.strength == WARNING):
         return False
-    if event.is_handled and event.rule.kind == "cause":
+    if (
+        event.is_handled
+        and event.rule.kind == "cause"
+        and not (event.is_survived and _left_value_missing(event, culprit))
+    ):
+        return False
+    if culprit.rule.class_ == "time-limit" and (event.progress or event.strength == WARNING):
         return False
     if culprit.rule.name == "python-exception" and had_progress_between(event, culprit):
         return False
@@ -449,7 +456,7 @@ def _states_cause_before(event: Event, other: Event) -> bool:
 
 def _left_value_missing(event: Event, other: Event) -> bool:
     """Return whether a failed step or thread comes before an error about a value that is missing."""
-    is_warning = event.strength == WARNING and event.rule.weight >= 75 and not event.is_hint
+    is_warning = (event.strength == WARNING or event.is_survived) and event.rule.weight >= 75 and not event.is_hint
     is_survived = event.traceback is not None and (event.traceback.is_logged or event.traceback.is_thread)
     return (
         event.rule.kind == "cause"

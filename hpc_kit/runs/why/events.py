@@ -15,6 +15,7 @@ from hpc_kit.slurm.directives import find_directive_options
 if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
+    from hpc_kit.runs.why.stack_dumps import Stack
     from hpc_kit.runs.why.tracebacks import Traceback
 
 HANDLED_AFTER = 3
@@ -54,13 +55,16 @@ class Event:
 
     is_hint: bool = False
     """The line suggests the rule's sentence, but does not prove it."""
+    is_survived: bool = False
+    """The line right after it says that the program goes on."""
     ranks_in_file: int = 1
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
 
     @property
     def is_handled(self) -> bool:
         """The program went on after it."""
-        return self.strength != SYSTEM and self.progress >= HANDLED_AFTER * self.ranks_in_file
+        went_on = self.is_survived or self.progress >= HANDLED_AFTER * self.ranks_in_file
+        return self.strength != SYSTEM and went_on
 
 
 class TaskEnd(NamedTuple):
@@ -151,6 +155,8 @@ class Evidence:
         self.waiting: list[Waiting] = []
         self.processes: dict[int, set[tuple[int, str | None]]] = {}
         """Ranks and hosts of process ids. Processes of several hosts may have one id."""
+        self.stacks: dict[int, Stack | None] = {}
+        """The stack of each rank in its last dump; None if the program went on after it."""
         self.torch: dict[int, tuple[str, Line]] = {}
         """The version of torch that a rank stated."""
         self.job_ids: set[str] = set()
@@ -168,15 +174,21 @@ class Evidence:
         self.hosts: dict[int, str] = {}
         self.node_lists: dict[tuple[str, int], set[str]] = {}
         """Lists of the nodes of the job that a program printed in an attempt in a file."""
+        self.no_answer: list[str] = []
+        """Words of Slurm's listings among which are the nodes that do not respond."""
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False
         """A batch script went on with another step after a step had failed, and did not call that a retry."""
         self.ranks: set[int] = set()
+        self.own_logs: set[int] = set()
+        """Ranks that write to a file of their own, which is among the files."""
         self.world = 0
         self.attempts = 1
         self.running: dict[str, int] = {}
         """The last attempt of a file, if the program printed progress or success in it."""
+        self.with_progress: set[str] = set()
+        """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
         self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
         self.requeued: set[str] = set()

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import (
     LINE,
     VICTIMS,
@@ -18,6 +19,7 @@ from hpc_kit.runs.why.events import (
 )
 from hpc_kit.runs.why.rules import rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
+from hpc_kit.runs.why.stack_dumps import find_late_stacks
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
@@ -29,8 +31,18 @@ if TYPE_CHECKING:
 ANALYSIS_ORDER = 1 << 30
 """Order of events that come from a comparison of the ranks."""
 
+MAX_RANKS = 4096
+"""Ranks beyond which missing ones are not looked for."""
+
 _NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
+
+_STARTS_PYTHON = re.compile(r"\s*(?:(?:exec|time|nohup) )*(?:\S*/)?python[\d.]* ")
+_STARTS_PROCESSES = re.compile(
+    r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate|deepspeed|ray|ssh|pdsh|clush|parallel|horovodrun"
+    r"|xargs)\b|launch|nproc|^\s*(?:bash |sh |\.?/)\S*\.sh\b"
+)
+"""A script that starts several processes, or may do so."""
 
 _EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
@@ -41,8 +53,9 @@ def find_late(attempt: Attempt) -> list[Event]:
     """Return the rank for which the remaining ranks waited in a collective, as an event."""
     waits = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING]
     if not waits:
-        return []
-    found = _different_calls(attempt) or _behind(attempt) or _silent_rank(attempt, waits)
+        found = _find_stuck(attempt)
+    else:
+        found = _different_calls(attempt) or _behind(attempt) or _find_stuck(attempt) or _silent_rank(attempt, waits)
     return [found] if found else []
 
 
@@ -161,12 +174,15 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     if timed_out and (found := _finished_early(attempt, reporting)):
         return found
     reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
-    known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
+    absent = find_ranks_without_log(attempt)
+    known = evidence.ranks | {*absent, *range(evidence.world if evidence.world <= MAX_RANKS else 0)}
     silent = sorted(known - reporting)
     # With so many silent ranks, it is their logs that are missing.
     if not reporting or not silent or len(silent) * 2 > len(known):
         return None
     by_rank = {key[1]: last for key, last in evidence.last.items()}
+    if len(silent) > 1 and absent:
+        return None
     rank = next((each for each in silent if each in by_rank), silent[0])
     if _ended(attempt, rank):
         return None
@@ -182,6 +198,17 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     return found
 
 
+def find_ranks_without_log(attempt: Attempt) -> list[int]:
+    """Return the ranks whose logs are not among the files, if each rank writes to a log of its own."""
+    evidence = attempt.evidence
+    scripts = list(evidence.scripts.values())
+    tasks = size_of_job(script_options(scripts[0])).ntasks if len(scripts) == 1 else None
+    size = max(evidence.world, tasks or 0)
+    # The log of a node contains several ranks. Those that printed nothing have no other log.
+    is_own = {rank for _, rank in evidence.last if rank is not None} <= evidence.own_logs
+    return sorted(set(range(size)) - evidence.own_logs) if evidence.own_logs and is_own and size <= MAX_RANKS else []
+
+
 def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
     """Return the only rank that had finished its batches when the remaining ranks waited for it."""
     lasts = {key[1]: last for key, last in attempt.evidence.last.items() if key[1] is not None}
@@ -195,12 +222,42 @@ def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
 
 def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the cause of a failed rendezvous that a comparison of the ranks shows. Set the odd rank of a mismatch."""
-    for find in (_find_versions, _find_missing_nodes, _find_missing_tasks, _find_absent):
+    for find in (
+        _explain_hang,
+        _find_versions,
+        _find_missing_nodes,
+        _find_missing_tasks,
+        _find_lone_process,
+        _find_absent,
+    ):
         if found := find(attempt, culprit):
             return found
     if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
         culprit.rank = _find_odd_rank(attempt, culprit)
     return None
+
+
+def _explain_hang(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the rank that held up the remaining ones, if Slurm ended a job that hung, as an event."""
+    return _find_stuck(attempt) if culprit.rule.class_ in {"time-limit", "cancelled", "terminated"} else None
+
+
+def _find_stuck(attempt: Attempt) -> Event | None:
+    """Return the rank for which the remaining ranks waited, by the last dumps of their stacks."""
+    stacks = {rank: stack for rank, stack in attempt.evidence.stacks.items() if stack is not None}
+    late = find_late_stacks(stacks)
+    if not late or len(stacks) < len(attempt.evidence.stacks):
+        return None
+    places = Counter(stack.place for rank, stack in stacks.items() if rank not in late)
+    place = max(places, key=lambda each: places[each])
+    ranks = format_ranks([rank for rank, stack in sorted(stacks.items()) if rank not in late and stack.place == place])
+    stuck = stacks[late[0]]
+    found = _event(attempt, "late-rank", stuck.line, late[0], detail=f"stacks: {ranks} in {place}")
+    found.traceback = stuck.traceback
+    is_complete = len(stacks) >= max(attempt.evidence.world, len(attempt.evidence.ranks))
+    is_hang = all(stack.is_timeout for stack in stacks.values()) or bool(attempt.of_class("collective-timeout"))
+    found.is_hint = not (is_complete and is_hang)
+    return found
 
 
 def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
@@ -266,6 +323,23 @@ def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
         line = culprit.line._replace(file=name, number=number, text=lines[number - 1], body=lines[number - 1])
         return _event(attempt, "world-size", line, None, detail=f"the ranks wait for {size}, the script starts {tasks}")
     return None
+
+
+def _find_lone_process(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the batch script as the cause if it asks for several tasks, and starts its program without srun."""
+    scripts = list(attempt.evidence.scripts.items())
+    if culprit.rule.class_ not in {"rendezvous-timeout", "collective-timeout"} or len(scripts) != 1:
+        return None
+    ((name, lines),) = scripts
+    tasks = size_of_job(script_options(lines)).ntasks or 1
+    number = next((at for at, each in enumerate(lines, 1) if _STARTS_PYTHON.match(each)), 0)
+    if tasks < 2 or not number or attempt.evidence.ranks - {0} or any(map(_STARTS_PROCESSES.search, lines)):
+        return None
+    line = culprit.line._replace(file=name, number=number, text=lines[number - 1], body=lines[number - 1])
+    detail = f"the script asks for {tasks} tasks, and starts one process, because the line has no srun"
+    found = _event(attempt, "world-size", line, None, detail=detail)
+    found.is_hint = True  # the program itself may start processes
+    return found
 
 
 def _find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:

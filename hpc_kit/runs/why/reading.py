@@ -37,6 +37,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
+    b"horovod", b" pml ",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset({
@@ -322,6 +323,10 @@ class LogReader:
                 seen |= shapes
             self._counted = self._position
         return self._progress
+
+    def has_progress(self) -> bool:
+        """Return whether the file contains lines of a shape of progress."""
+        return not self._seen.isdisjoint(self._memory.counting)
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield number, text and shape of each line that may matter."""

@@ -29,8 +29,8 @@ fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 
 `--log` takes output of jobs and ranks in any mix: `slurm-*.out`, logs of single ranks, submitit's `*_log.out` and
 `*_log.err`, `srun --label`, torchrun, mpirun and Ray prefixes, labels of rank and host such as
-`[rank3] n07`, kernel messages, outputs of `sacct`, `squeue`, `seff` and `scontrol show job`, a refusal of sbatch,
-the script, and folders. Secrets are masked, and terminal escapes are removed.
+`[rank3] n07`, kernel messages, outputs of `sacct`, `squeue`, `seff`, `scontrol show job`, `scontrol show node` and
+`sinfo -R`, a refusal of sbatch, the script, and folders. Secrets are masked, and terminal escapes are removed.
 
 | exit status | meaning |
 |---|---|
@@ -67,7 +67,9 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    explains a later exception only if the program printed no progress in between. An error about a missing value, such
    as `None` or an empty queue, follows from the logged error or the dead thread before it. It is `likely`.
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
-   not come while the remaining ranks waited, is the culprit.
+   not come while the remaining ranks waited, is the culprit. If the job hung, the last stacks of its ranks are
+   compared, which faulthandler or `py-spy dump` printed. A line about a wait explains the time limit if no progress
+   follows.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
    print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
    `likely`.

@@ -18,6 +18,10 @@ MAX_MESSAGE_LINES = 30
 MAX_TRACEBACK_LINES = 200
 _LOADER = "/torch/utils/data/dataloader.py"
 TRACEBACK = "Traceback (most recent call last)"
+_OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d+)\)")
+_IN_WORKER = re.compile(r"[\w.]+: Caught [\w.]+ in (?:DataLoader worker process \d+|pin memory thread)")
+"""An exception that contains the traceback of another process or thread as its message."""
+
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
 _RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
 _EXCEPTION = re.compile(
@@ -34,7 +38,7 @@ _NESTED = re.compile(
 )
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
-    r"|Error in atexit"
+    r"|Error in atexit|Abort\(\d+\) on node "
     r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
@@ -44,7 +48,7 @@ _LOGGED = re.compile(
     r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
     r"|will continue))"
 )
-_GOES_ON = re.compile(
+GOES_ON = re.compile(
     r"(?i)^(?!.*\b(?:error|exception|aborting|exiting|giving up|not be ignored|cannot|please)\b).{,90}"
     r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|continuing|disabl(?:ed|ing)|(?:falling|fell) back|retrying"
     r"|(?:going on|proceeding|continues?|running|training) without)\b"
@@ -95,6 +99,8 @@ class Traceback:
     """A line of a logger comes right before it."""
     logged_as: str = ""
     """The line right before it."""
+    rank: int | None = None
+    """The rank of a traceback that a rank prints about another one, such as a failed checkpoint of torch."""
     is_survived: bool = False
     """The line right after it says that the program goes on."""
 
@@ -161,6 +167,11 @@ class TracebackReader:
         """The next line may belong to a traceback."""
         return bool(self._unfinished)
 
+    def is_in_worker(self, rank: int | None) -> bool:
+        """Return whether the traceback of a rank is in the message about another process of the rank."""
+        traceback = self._unfinished.get(rank)
+        return traceback is not None and any(_IN_WORKER.match(text) for text, _ in traceback.exceptions)
+
     def close_all(self, before: Line | None) -> None:
         """End all tracebacks after a line."""
         self._before = before
@@ -186,6 +197,8 @@ class TracebackReader:
             before = self._before.body if self._before and is_before else ""
             if _IGNORED.match(before):
                 traceback.state = "ignored"
+            if of_rank := _OF_RANK.match(line.body, at):
+                traceback.rank = int(of_rank[1])
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_child = bool(_CHILD.match(before))
@@ -257,7 +270,7 @@ class TracebackReader:
             traceback.message_lines = 0
             return True
         traceback.message_lines += 1
-        traceback.is_survived = _GOES_ON.match(body) is not None and not body.startswith((" ", "\t"))
+        traceback.is_survived = GOES_ON.match(body) is not None and not body.startswith((" ", "\t"))
         is_message = traceback.message_lines <= MAX_MESSAGE_LINES and not _NOT_MESSAGE.match(body) and line.time is None
         if traceback.is_survived or not is_message or self._looks_like_output(traceback, line):
             self._close(key)

@@ -1,0 +1,124 @@
+"""Reads the stacks that faulthandler or `py-spy dump` printed, and finds the ranks that hold up the remaining ones."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.runs.why.tracebacks import Traceback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpc_kit.runs.why.reading import Line
+
+_THREAD = re.compile(
+    r"(?:Current thread|Thread) 0x[0-9a-fA-F]+.{0,80}\(most recent call first\):|Thread \w+ \([\w+]+\)"
+)
+"""The line above the stack of a thread: of faulthandler, then of py-spy."""
+
+_FRAME = re.compile(
+    r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
+    r"|    (?P<name2>\S+) \((?P<file2>[^():]+):(?P<line2>\d+)\)$"
+)
+_STANDARD = sys.stdlib_module_names
+_STARTS_PROGRAM = {"<module>", "_run_module_as_main"}
+"""Functions at the start of the main thread."""
+
+
+class Stack(NamedTuple):
+    """The stack of the main thread of a rank, in the last dump of the rank."""
+
+    traceback: Traceback
+    line: Line
+    """The line above it."""
+    progress: int
+    """Lines of progress before it in its file."""
+    is_timeout: bool
+    """The program's own timer ran out. A signal may also dump the stacks of a job that is only slow at the moment."""
+
+    @property
+    def place(self) -> str:
+        """The innermost line of the program itself: `train.py:52, in train`."""
+        file, number, name = self.traceback.own_frame or self.traceback.frames[-1]
+        return f"{file.rpartition('/')[2]}:{number}, in {name}"
+
+    @property
+    def waits(self) -> bool:
+        """It is inside a collective, or inside a backward pass, which waits for collectives."""
+        return any("torch/distributed/" in file or "torch/autograd/" in file for file, _, _ in self.traceback.frames)
+
+
+class DumpReader:
+    """Collects the last stack of each rank from the lines of a file."""
+
+    def __init__(self) -> None:
+        self.last: dict[int, Stack] = {}
+        self.is_open = False
+        """The last line belonged to a stack."""
+        self._stacks: dict[int | None, Stack] = {}
+        self._crashed: set[int | None] = set()
+        self._timeouts: set[int | None] = set()
+
+    def read(self, line: Line, progress: int) -> bool:
+        """Return whether a line belongs to a dump.
+
+        Args:
+            line: The line.
+            progress: Lines of progress before it.
+        """
+        body, rank = line.body, line.rank
+        if body.startswith("Fatal Python error"):
+            self._crashed.add(rank)  # the stack below it is that of a crash
+        if is_timeout := body.startswith("Timeout ("):
+            self._timeouts.add(rank)
+        if is_header := rank not in self._crashed and bool(_THREAD.match(body)):
+            self._stacks[rank] = Stack(Traceback(lines=[body]), line, progress, rank in self._timeouts)
+        elif rank in self._stacks and not body.startswith("  "):
+            del self._stacks[rank]
+        self.is_open = is_header or rank in self._stacks
+        if self.is_open and not is_header:
+            self._add(self._stacks[rank], body)
+        return self.is_open or is_timeout
+
+    def _add(self, stack: Stack, body: str) -> None:
+        traceback = stack.traceback
+        traceback.lines.append(body)
+        if not (found := _FRAME.match(body)):
+            return
+        name, file = found["name"] or found["name2"], found["file"] or found["file2"]
+        traceback.frames.insert(0, (file, int(found["line"] or found["line2"]), name))
+        if name == "<module>":
+            traceback.frames = [(_mark_installed(own, file), at, call) for own, at, call in traceback.frames]
+        # A signal also reaches the workers of a DataLoader, which are forks of the rank.
+        is_worker = any(frame[2] == "_worker_loop" for frame in traceback.frames)
+        if name in _STARTS_PROGRAM and stack.line.rank is not None and not is_worker:
+            self.last[stack.line.rank] = stack
+
+
+def _mark_installed(file: str, program: str) -> str:
+    """Return the name of a file with the folder of installed packages, which py-spy leaves out.
+
+    Args:
+        file: The name, as py-spy or faulthandler printed it.
+        program: The name of the file of the program itself.
+    """
+    top = file.partition("/")[0]
+    is_own = top == program.partition("/")[0] or ("/" not in file and top.removesuffix(".py") not in _STANDARD)
+    return file if is_own or file.startswith(("/", "site-packages/", "<")) else f"site-packages/{file}"
+
+
+def find_late_stacks(stacks: Mapping[int, Stack]) -> list[int]:
+    """Return the ranks for which the remaining ranks wait, by their stacks. Empty if the stacks do not show it."""
+    places = Counter(stack.place for stack in stacks.values())
+    usual = max(places, key=lambda place: places[place], default="")
+    for late in (
+        [rank for rank, stack in stacks.items() if not stack.waits],
+        # A rank that waits for its GPU may be in any function that reads a result.
+        [rank for rank, stack in stacks.items() if stack.place != usual and places[usual] * 2 > len(stacks)],
+    ):
+        if 0 < len(late) * 2 <= len(stacks):
+            return sorted(late)
+    return []
