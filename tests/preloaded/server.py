@@ -71,8 +71,12 @@ class Server:
 
     def _fork(self) -> Request | None:
         client, _ = self._listener.accept()
-        size, files, _, _ = socket.recv_fds(client, 10, 100)
-        request: Request = json.loads(client.recv(int(size), socket.MSG_WAITALL))
+        try:
+            size, files, _, _ = socket.recv_fds(client, 10, 100)
+            request: Request = json.loads(client.recv(int(size), socket.MSG_WAITALL))
+        except (ConnectionError, ValueError):  # the stand-in was killed before it had sent its request
+            client.close()
+            return None
         child = os.fork()
         if child == 0:
             os.setsid()
@@ -91,7 +95,10 @@ class Server:
         if child not in self._children:  # it has ended at the same time
             return
         client = self._children[child].client
-        numbers = client.recv(100)
+        try:
+            numbers = client.recv(100)
+        except ConnectionResetError:
+            numbers = b""
         for number in numbers:
             os.kill(child, number)
         if not numbers:  # the stand-in was killed
@@ -104,7 +111,7 @@ class Server:
         self._selector.unregister(pidfd)
         with suppress(KeyError):
             self._selector.unregister(client)
-        with suppress(BrokenPipeError):
+        with suppress(ConnectionError):
             client.sendall(b"%d\n" % status)
         client.close()
         os.close(pidfd)
