@@ -43,15 +43,6 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a fixture of their module on one worker, which then sets it up once."""
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        if any(each[-1].scope == "module" for each in item._fixtureinfo.name2fixturedefs.values()):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 BEGAN = time.monotonic()
 
 
