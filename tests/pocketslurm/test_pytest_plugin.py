@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from tests.pocketslurm.conftest import wait_for
 
 PLUGIN = "pocketslurm.pytest_plugin"
 ARGV = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN]
+ENVIRON = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Without the other plug-ins, which take longer to load than the tests."""
 
 
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
@@ -27,7 +30,7 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(script[2])
     (tmp_path / "test_train.py").write_text(test[2])
     assert len(test[2].splitlines()) <= 15
-    done = subprocess.run([*ARGV, "-n2"], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([*ARGV, "-p", "xdist", "-n2"], env=ENVIRON, capture_output=True, text=True, cwd=tmp_path)
     assert "2 passed" in done.stdout, done.stdout
 
 
@@ -97,7 +100,7 @@ def test_everything_ends_after_a_test_that_failed(tmp_path: Path) -> None:
         "    open('folder', 'w').write(str(pocketslurm.folder))\n"
         "    assert 0\n"
     )
-    done = subprocess.run(ARGV, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(ARGV, env=ENVIRON, capture_output=True, text=True, cwd=tmp_path)
     assert "1 failed" in done.stdout, done.stdout
     folder = Path((tmp_path / "folder").read_text())
     assert not folder.exists()

@@ -89,7 +89,18 @@ TOGETHER = ("make submit", "make test", "git clone", "cd ", "sbatch ", "srun ")
 """Run by CI as they stand, or on a cluster only."""
 
 
-@pytest.mark.parametrize("line", [line for line in commands("console") if not line.startswith(TOGETHER)])
+MEASURES = "hpc-kit doctor "
+"""Starts torch on each of the nodes."""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.slow if line.startswith(MEASURES) else ())
+        for line in commands("console")
+        if not line.startswith(TOGETHER)
+    ],
+)
 def test_a_readme_command_runs(line: str, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()

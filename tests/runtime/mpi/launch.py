@@ -24,10 +24,16 @@ both = pytest.mark.parametrize("mpi", list(MPIS))
 
 
 def run_ranks(
-    mpi: str, count: int, program: str, *words: str, timeout: float = 150, **environ: str
+    mpi: str,
+    count: int,
+    program: str,
+    *words: str,
+    timeout: float = 150,
+    python: str = sys.executable,
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of this folder, or `-m MODULE`, with this number of ranks."""
-    process = start_ranks(mpi, count, program, *words, **environ)
+    process = start_ranks(mpi, count, program, *words, python=python, **environ)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -37,7 +43,9 @@ def run_ranks(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def start_ranks(mpi: str, count: int, program: str, *words: str, **environ: str) -> subprocess.Popen[str]:
+def start_ranks(
+    mpi: str, count: int, program: str, *words: str, python: str = sys.executable, **environ: str
+) -> subprocess.Popen[str]:
     """Like `run_ranks`, but do not wait.
 
     Without this MPI the test is skipped, or fails if CI requires it.
@@ -51,7 +59,7 @@ def start_ranks(mpi: str, count: int, program: str, *words: str, **environ: str)
         pytest.skip(text)
     what = [program] if program.startswith("-") else [str(PROGRAMS / program)]
     return subprocess.Popen(
-        [found, *options, "-n", str(count), sys.executable, *what, *words],
+        [found, *options, "-n", str(count), python, *what, *words],
         env=os.environ
         | {
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
