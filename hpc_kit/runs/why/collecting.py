@@ -81,7 +81,7 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|application called MPI_Abort\(.* - process (?P<rank6>\d+)"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|application called MPI_Abort\([^()]*\) - process (?P<rank6>\d+)"
     r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL(?:ED BY)? SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
@@ -150,7 +150,7 @@ _NODE_NAME = re.compile(r"^NodeName=(?P<node>\S+)")
 """The first line of a node in `scontrol show node`."""
 
 _NO_ANSWER = re.compile(
-    r"^(?:Not responding|Node unexpectedly rebooted) +\S+ +[\dT:-]+ +\S+$|\bState=\S*(?:\*|NOT_RESPONDING)"
+    r"^(?:Not responding|Node unexpectedly rebooted) +\S+ +[\dT:-]+ +\S+$|\bState=[A-Z_+]*(?:\*|NOT_RESPONDING)"
     r"|^\S.* (?:down|unk|drain|drng|fail|idle|alloc|mix|comp)[a-z]*\*(?: |$)"
 )
 """A line of `sinfo -R`, `scontrol show node` or `sinfo` about a node that does not respond, which an asterisk shows."""
