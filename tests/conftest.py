@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.preloaded import interpreter as preloaded
-
 ROOT = Path(__file__).parents[1]
 
 settings.register_profile("any machine", deadline=None)  # a busy machine is slow
@@ -102,13 +100,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def preloaded_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The path of a Python interpreter that imports torch in no time; see `tests.preloaded.interpreter`."""
-    with preloaded.start(tmp_path_factory.mktemp("python")) as path:
-        yield path
 
 
 @pytest.fixture

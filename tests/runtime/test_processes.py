@@ -156,14 +156,10 @@ class Task:
 
 
 class Launch:
-    """Starts the tasks of a step, and kills them at the end of the test.
+    """Starts the tasks of a step, and kills them at the end of the test."""
 
-    A test that counts on process ids or on the import of torch itself sets `python` to a real interpreter.
-    """
-
-    def __init__(self, folder: Path, python: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.python = python
         self.run = folder / "run"
         self.run.mkdir()
         self.tasks: list[Task] = []
@@ -179,7 +175,7 @@ class Launch:
         common = os.environ | {"HPC_KIT_RUN": str(self.run), "OMP_NUM_THREADS": "1", **variables}
         for environ in environs:
             process = subprocess.Popen(
-                [self.python, "-W", "error", *words],
+                [sys.executable, "-W", "error", *words],
                 env={**common, **environ},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -207,8 +203,8 @@ class Launch:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, preloaded_python: str) -> Iterator[Launch]:
-    found = Launch(tmp_path, preloaded_python)
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    found = Launch(tmp_path)
     yield found
     found.end()
 
@@ -276,7 +272,6 @@ def test_a_killed_rank_ends_all_ranks(launch: Launch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [2, 0])
 def test_a_stopped_rank_is_the_cause_and_not_a_rank_that_waited_for_it(launch: Launch, stopped: int) -> None:
-    launch.python = sys.executable
     words = ("-m", "hpc_kit.runtime", launch.program(STOPPING))
     launch.start(step_of(2, 1).environs(), *words, STOPPED=str(stopped))
     for rank, task in enumerate(launch.tasks):
@@ -296,7 +291,6 @@ def test_a_stopped_rank_is_the_cause_and_not_a_rank_that_waited_for_it(launch: L
 
 @pytest.mark.slow
 def test_a_stopped_process_of_the_same_node_is_named_with_its_number(launch: Launch) -> None:
-    launch.python = sys.executable
     launch.start(step_of(2).environs(), launch.program(DISTRIBUTED, STOP_RANK_1), PATIENCE="12")
     assert launch.tasks[0].process.wait(100) == 1
     first = read_first_failure(launch.run)
@@ -307,7 +301,6 @@ def test_a_stopped_process_of_the_same_node_is_named_with_its_number(launch: Lau
 
 @pytest.mark.slow
 def test_a_rank_that_has_ended_too_early_is_the_cause(launch: Launch) -> None:
-    launch.python = sys.executable
     launch.start(step_of(2).environs(), launch.program(DISTRIBUTED, "if world.rank == 1: os._exit(0)"))
     assert launch.wait() == [1, 0]
     first = read_first_failure(launch.run)
@@ -420,7 +413,7 @@ def test_each_task_makes_a_world_of_its_own_if_the_job_asks_for_it(launch: Launc
     code = "import os, sys; sys.stdout.write(os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n')"
     program = launch.program(code)
     run = launch.folder / "run.sh"
-    run.write_text(f"exec {shlex.quote(launch.python)} -m torch.distributed.run --nproc-per-node=2 {program}\n")
+    run.write_text(f"exec {shlex.quote(sys.executable)} -m torch.distributed.run --nproc-per-node=2 {program}\n")
     words = ["bash", str(run)] if words[0] == "bash" else [*words, program]
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", *words, HPC_KIT_LAUNCHER="torchrun")
     assert launch.wait() == [0, 0]
@@ -482,6 +475,7 @@ if os.fork() == 0:
 assert os.wait()[1] == 0
 import torch
 import torch.distributed as dist
+assert torch.__spec__.loader is torch.__loader__ and hasattr(torch.__loader__, "get_filename")
 print(os.environ.pop("MASTER_PORT"), "TORCH_CPP_LOG_LEVEL" in os.environ)
 import hpc_kit
 with hpc_kit.distributed(backend="gloo") as world:
@@ -496,11 +490,7 @@ def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
 
 
 def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:
-    launch.python = sys.executable
-    loader = (
-        "import torch; assert torch.__spec__.loader is torch.__loader__ and hasattr(torch.__loader__, 'get_filename')"
-    )
-    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN, loader))
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["0 2.0 0\n", "1 2.0 0\n"]
     assert [task.err for task in launch.tasks] == ["", ""]
@@ -546,7 +536,6 @@ def test_torchrun_in_every_task_of_a_node_is_refused_before_training(launch: Lau
 
 @pytest.mark.slow
 def test_torchrun_in_one_task_a_node_becomes_one_world(launch: Launch) -> None:
-    launch.python = sys.executable
     words = ("-m", "hpc_kit.runtime", "torchrun", "--nproc-per-node=2", launch.program(PLAIN))
     launch.start(step_of(1, 1).environs(), *words)
     assert launch.wait() == [0, 0]
@@ -575,7 +564,6 @@ def test_torchrun_reports_a_failure_in_one_line_and_exits_with_its_code(launch: 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stopped", "waiting"), [(0, "1-3"), (3, "0-2")])
 def test_a_stopped_worker_of_torchrun_is_the_cause(launch: Launch, stopped: int, waiting: str) -> None:
-    launch.python = sys.executable
     words = ("-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", launch.program(STOPPING))
     launch.start(step_of(1, 1).environs(), *words, STOPPED=str(stopped))
     assert launch.wait() == [1, 1]

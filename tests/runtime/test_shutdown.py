@@ -12,8 +12,8 @@ import pytest
 from hpc_kit.runtime import shutdown
 
 
-def run(program: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=120)
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
 
 
 def test_an_error_inside_the_process_group_is_printed() -> None:
@@ -23,11 +23,10 @@ def test_an_error_inside_the_process_group_is_printed() -> None:
     assert done.stderr.splitlines()[-1] == "ValueError: printed"
 
 
-def test_a_refusal_inside_the_process_group_has_no_traceback(preloaded_python: str) -> None:
+def test_a_refusal_inside_the_process_group_has_no_traceback() -> None:
     done = run(
         "import hpc_kit\nfrom hpc_kit.errors import SpecError\n"
-        "with hpc_kit.distributed():\n    raise SpecError('no', found='3', remedy='2')",
-        preloaded_python,
+        "with hpc_kit.distributed():\n    raise SpecError('no', found='3', remedy='2')"
     )
     assert (done.returncode, done.stderr) == (2, "hpc-kit: no\n  found  3\n  do     2\n")
 
@@ -117,7 +116,7 @@ def test_a_group_that_fails_in_an_exit_handler_ends_the_process_at_once() -> Non
     assert done.stderr.splitlines()[-1] == "OSError: rank 3 is lost"
 
 
-def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_handlers(preloaded_python: str) -> None:
+def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_handlers() -> None:
     done = run(
         "import atexit, sys, time\nfrom hpc_kit.runtime import shutdown\n"
         "from hpc_kit.runtime.mpi.work import CALLBACK_THREADS, OperationQueue\n"
@@ -126,8 +125,7 @@ def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_ha
         "    work = OperationQueue(lambda: None).enqueue(lambda eager: time.sleep(0.01), [])\n"
         "    work.get_future()\n    work.wait()\n    print('done')\n"
         "atexit.register(use_a_future)\n"
-        "with shutdown.exit_on_failure(): sys.exit(7)",
-        preloaded_python,
+        "with shutdown.exit_on_failure(): sys.exit(7)"
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
 

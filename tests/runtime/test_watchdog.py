@@ -54,7 +54,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path, run_folder: Path, preloaded_python: str) -> Iterator[Start]:
+def start(tmp_path: Path, run_folder: Path) -> Iterator[Start]:
     """Starts the ranks of one node. Each rank calls `act` at the beginning of a step."""
     started: list[subprocess.Popen[str]] = []
 
@@ -65,7 +65,7 @@ def start(tmp_path: Path, run_folder: Path, preloaded_python: str) -> Iterator[S
         for environ in Step.of(ranks, hosts=("127.0.0.1",), job=str(os.getpid())).environs() if ranks > 1 else [{}]:
             started.append(
                 subprocess.Popen(
-                    [preloaded_python, str(program)],
+                    [sys.executable, str(program)],
                     env={**os.environ, **common, **variables, **environ},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

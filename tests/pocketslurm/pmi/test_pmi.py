@@ -369,7 +369,7 @@ def test_a_rank_that_exits_without_finalize_ends_alone(
 @MPICH
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
-def test_a_program_of_torch_is_one_world(make_slurm: Callable[..., Slurm], backend: str, preloaded_python: str) -> None:
+def test_a_program_of_torch_is_one_world(make_slurm: Callable[..., Slurm], backend: str) -> None:
     running_job = RunningJob(make_slurm(nodes="127.0.0.[1-4]"), "-N2", "-n2")
     text = f"""
 import torch, torch.distributed as dist
@@ -379,10 +379,8 @@ dist.all_reduce(ones)
 print(dist.get_backend(), dist.get_rank(), ones.item(), flush=True)
 dist.destroy_process_group()
 """
-    _, file = program(running_job, text)
+    python, file = program(running_job, text)
     environ = {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    process = running_job.start(
-        "--mpi=pmi2", "-N2", "-n2", preloaded_python, "-m", "hpc_kit.runtime", file, env=environ
-    )
+    process = running_job.start("--mpi=pmi2", "-N2", "-n2", python, "-m", "hpc_kit.runtime", file, env=environ)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, sorted(out.splitlines())) == (0, [f"{backend} {rank} 2.0" for rank in (0, 1)]), err

@@ -24,16 +24,10 @@ both = pytest.mark.parametrize("mpi", list(MPIS))
 
 
 def run_ranks(
-    mpi: str,
-    count: int,
-    program: str,
-    *words: str,
-    timeout: float = 150,
-    python: str = sys.executable,
-    **environ: str,
+    mpi: str, count: int, program: str, *words: str, timeout: float = 150, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of this folder, or `-m MODULE`, with this number of ranks."""
-    process = start_ranks(mpi, count, program, *words, python=python, **environ)
+    process = start_ranks(mpi, count, program, *words, **environ)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -43,9 +37,7 @@ def run_ranks(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def start_ranks(
-    mpi: str, count: int, program: str, *words: str, python: str = sys.executable, **environ: str
-) -> subprocess.Popen[str]:
+def start_ranks(mpi: str, count: int, program: str, *words: str, **environ: str) -> subprocess.Popen[str]:
     """Like `run_ranks`, but do not wait.
 
     Without this MPI the test is skipped, or fails if CI requires it.
@@ -59,7 +51,7 @@ def start_ranks(
         pytest.skip(text)
     what = [program] if program.startswith("-") else [str(PROGRAMS / program)]
     return subprocess.Popen(
-        [found, *options, "-n", str(count), python, *what, *words],
+        [found, *options, "-n", str(count), sys.executable, *what, *words],
         env=os.environ
         | {
             "OMPI_ALLOW_RUN_AS_ROOT": "1",

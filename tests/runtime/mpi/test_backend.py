@@ -16,10 +16,8 @@ MOST = str(buffers.MAX_COUNT)
 
 
 @pytest.mark.timeout(300)
-def test_every_collective_returns_the_right_result(preloaded_python: str) -> None:
-    output = launch.check_output(
-        launch.run_ranks("Open MPI", 2, "collectives.py", "14", "7", MOST, python=preloaded_python)
-    )
+def test_every_collective_returns_the_right_result() -> None:
+    output = launch.check_output(launch.run_ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
     assert sorted(output.split("\n"))[1:] == [f"rank {rank} of 2: 14 cases on mpi" for rank in (0, 1)]
 
 
@@ -65,9 +63,9 @@ def test_more_bytes_than_31_bits_count_are_transferred(mpi: str) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_callbacks_wait_for_other_collectives(preloaded_python: str) -> None:
+def test_callbacks_wait_for_other_collectives() -> None:
     """On a bare future, and in torch's PowerSGD hook."""
-    output = launch.check_output(launch.run_ranks("Open MPI", 2, "callbacks.py", timeout=120, python=preloaded_python))
+    output = launch.check_output(launch.run_ranks("Open MPI", 2, "callbacks.py", timeout=120))
     assert sorted(output.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
 
 
@@ -92,9 +90,9 @@ def test_harmless_orders_of_collectives_end_successfully() -> None:
     ("mpi", "code"),
     [("Open MPI", 0), ("Open MPI", 7), *(pytest.param("MPICH", code, marks=pytest.mark.slow) for code in (0, 7))],
 )
-def test_the_end_of_a_broken_group_keeps_the_output(mpi: str, code: int, tmp_path: Path, preloaded_python: str) -> None:
+def test_the_end_of_a_broken_group_keeps_the_output(mpi: str, code: int, tmp_path: Path) -> None:
     """The output includes those of exit handlers, a file, and the exit code."""
-    done = launch.run_ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60, python=preloaded_python)
+    done = launch.run_ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60)
     assert done.returncode == (code or 1), done.stderr
     told = (tmp_path / "metrics-0").read_text()
     assert "a message to receive of 40 bytes: MPI_ERR_TRUNCATE" in told or "truncat" in told.lower(), done.stderr

@@ -110,9 +110,9 @@ RANKS = """
 """
 
 
-def test_rank_0_saves_and_all_ranks_wait_and_load(tmp_path: Path, preloaded_python: str) -> None:
+def test_rank_0_saves_and_all_ranks_wait_and_load(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(RANKS))
-    words = [preloaded_python, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", str(tmp_path / "c.pt")]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", str(tmp_path / "c.pt")]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
