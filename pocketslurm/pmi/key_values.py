@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pocketslurm.pmi.protocol import ProtocolError
@@ -18,13 +19,14 @@ class KeyValueSpace:
     """The state of one step.
 
     Attributes:
-        name: The step's, `12.0`: PMI's job and the name of its values.
+        name: PMI's job and the name of its values: `12.0` and random digits, because MPICH derives the names of its
+            shared memory from it, and each queue of this machine has a step 1.0.
         size: Tasks.
         values: What all can read; what was put comes with the next fence.
     """
 
     def __init__(self, step: Step, distribution: str) -> None:
-        self.name = f"{step.job_id}.{step.step_id}"
+        self.name = f"{step.job_id}.{step.step_id}.{os.urandom(4).hex()}"
         self.values = {MAPPING: process_mapping(step.tasks, distribution)}
         self._node = {task: node for node, tasks in enumerate(step.tasks) for task in tasks}
         self.size = len(self._node)

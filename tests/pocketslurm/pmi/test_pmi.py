@@ -49,6 +49,14 @@ def test_the_worlds_name_is_the_steps(running_job: RunningJob, version: str, req
     assert all(f"={running_job.job_id}." in line for line in output.out if "init" not in line)
 
 
+def test_equal_steps_of_two_queues_have_different_worlds(make_slurm: Callable[..., Slurm]) -> None:
+    """MPICH derives the names of its shared memory from it."""
+    tell = ("srun", "--mpi=pmi2", "-n1", "bash", "-c", "echo $SLURM_JOB_ID.$SLURM_STEP_ID $PMI_JOBID")
+    steps, names = zip(*(make_slurm().check_output(*tell).split() for _ in range(2)), strict=True)
+    assert steps == ("1.0", "1.0")
+    assert names[0] != names[1]
+
+
 def test_an_attribute_belongs_to_its_node_and_can_be_waited_for(running_job: RunningJob) -> None:
     output = send_requests(
         running_job, "-N2 -n4", TWO,
