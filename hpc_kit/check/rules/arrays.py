@@ -389,6 +389,44 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
             yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
 
 
+_CHANGES_ALL = (
+    r"(\S*/)?(pip3?|python\S* -m pip|uv pip|conda|mamba) (un)?install\b|(conda|mamba) env update\b"
+    r"|git (-C \S+ )?(pull|checkout|reset|stash)\b"
+)
+"""A command that changes an environment, or the code of all elements."""
+_OWN_ENVIRONMENT = re.compile(
+    r"\b(venv|virtualenv)\b\s+(?!\S*/bin/)|\b(conda|mamba)\s+create|\bflock\b"
+    r"|(TMPDIR|/tmp|SLURM_JOB_?ID|SLURM_ARRAY)\S*/bin/activate"
+)
+"""An environment that each element creates or activates for itself, or a lock."""
+
+
+@rule("KIT257", "warning")
+def concurrent_installation(script: BatchScript) -> Iterator[Problem]:
+    """All elements of an array change the same environment, or the same code.
+
+    pip removes the old files of a package before it writes new ones. While one element installs, the imports of the
+    others fail, and two installations at the same time leave a broken environment. `git pull` in each element fails at
+    its lock, and changes the code of elements that run. The rule ignores an environment on the disk of the node, and
+    one that the script creates.
+
+    Fix: install before you submit the job; or create an environment in `$TMPDIR` for each element.
+    Documented: pip.pypa.io/en/stable/cli/pip_install; slurm.schedmd.com/job_array.html.
+    """
+    array = _array_of(script)
+    if array is None or array.at_once == 1 or script.sources_files or _OWN_ENVIRONMENT.search(script.code):
+        return
+    for launch in script.launch_lines:
+        texts = launch.program.texts
+        installs = re.match(_CHANGES_ALL, " ".join(texts))
+        elsewhere = any(re.match(r"(-t|--target|--prefix|--root|--dry-run|--download)\b", text) for text in texts)
+        if installs and not elsewhere and not launch.command.is_conditional:
+            code = launch.program.name == "git"
+            what = f"all elements of the array change the same {'code' if code else 'environment'} at the same time"
+            lines = (script.line_of("array"), launch.line)
+            yield Problem(launch.program, what, "do it before you submit the job", lines)
+
+
 _NAMES_OF_INDEX = frozenset({"array", "job", "task"})
 """Words in front of the index in names of files, which are no settings."""
 

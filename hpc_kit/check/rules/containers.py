@@ -194,7 +194,11 @@ def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) 
     kept = not (container.is_isolated or container.has("--writable-tmpfs"))
     kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
     engine = container.stage.name in _ENGINES and not container.is_pyxis
-    kept = kept or (engine and "--rm" not in container.options) or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+    kept = (
+        kept
+        or (engine and "--rm" not in container.options)
+        or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+    )
     before_program = set(map(id, container.stage.words[: container.image + 1]))
     for option, word in options_with_paths(launch) if not kept else ():
         path = word.text.rpartition("=")[2]

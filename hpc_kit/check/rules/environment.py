@@ -141,7 +141,8 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
     """The script fills a node-local folder on the first node only.
 
     The batch script runs on the first node. $SLURM_TMPDIR, /tmp and similar folders are local to each node: the tasks
-    on the further nodes do not see what the script unpacks or installs there.
+    on the further nodes do not see what the script unpacks or installs there. With `--init-method file:///tmp/sync`,
+    the ranks of different nodes never meet.
 
     Fix: run the command once per node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or use sbcast, or
     a folder that all nodes share.
@@ -150,6 +151,11 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
     wide = [launch for launch in script.training if script.size_of(launch).has_several_nodes]
     if not wide or not script.size.has_several_nodes:
         return
+    for word in [word for launch in wide for word in launch.program.words]:
+        meeting = re.search(r"\Afile://(/\S+)|=file://(/\S+)", word.text)
+        if meeting is not None and OWN_DISK.match(meeting[1] or meeting[2]):
+            what = f"each node has its own {meeting[1] or meeting[2]}: the ranks of different nodes never meet"
+            yield Problem(word, what, "name a file in a folder that all nodes share", (script.line_of("nodes"),))
     entered: TracedCommand | None = None
     for step in script.batch_commands:
         if step.name in _MOVES:
@@ -163,6 +169,9 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             folder, last = _plain(entered.words[1].text), entered
             # The tasks of srun start in the current folder of the batch shell.
             using = (each for each in wide if not _leaves(script, last, step, each.command))
+        elif (path := _written_file(script, step)) is not None:
+            folder = path
+            using = (each for each in wide if any(_names(word.text, path) for word in each.program.words))
         else:
             continue
         launch = next((each for each in using if _follows(script, step, each)), None)
@@ -171,6 +180,17 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
             yield Problem(step, what, remedy, (launch.line,))
             return
+
+
+def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
+    """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
+    output = step.syntax.output
+    path = _plain(script.resolve(output.raw.strip("\"'"))) if output is not None else ""
+    served = [
+        text for text in step.texts[1:] if step.in_background and step.name != "srun" and "/" in text[:1] + text[5:]
+    ]
+    paths = [path, *(_plain(text.rpartition("=")[2]) for text in served)]
+    return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
 
 
 def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bool:
@@ -648,15 +668,20 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
         in_code = any(place.role == "code" for place in step.position.outward())
         shown = step.syntax.output is None and not in_code
         read = {part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail}
-        name = next((name for name in secrets if name in read), None)
+        # The shell that submits passes its secrets on.
+        name = next((name for name in read if name in secrets or is_secret_name(name)), None)
         if secrets and not in_code and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
             name, line = next(iter(secrets.items()))
             what = f"{' '.join(words)} prints the value of {name} into the log, or into a file"
             yield Problem(step, what, "print single variables: env | grep ^SLURM_", (line,), certain=False)
             return
+        file = step.texts[1] if step.name == "cat" and len(step.words) == 2 and shown and not pipeline else ""
+        if _SECRET_FILE.search(file) or file.endswith((".netrc", "/.kaggle/kaggle.json")):
+            yield Problem(step, f"cat prints the secrets of {file} into the log", "remove the line", certain=False)
+            return
         if name is not None and shown and step.name in _TALKS and following <= {"tee", "cat"}:
             what = f"{step.name} prints the value of {name} into the log"
-            yield Problem(step, what, "remove the variable from the line", (secrets[name],), certain=False)
+            yield Problem(step, what, "remove the variable from the line", (secrets.get(name),), certain=False)
             return
         secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
         if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):

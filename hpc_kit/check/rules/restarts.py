@@ -359,9 +359,10 @@ def options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]
 
 
 _BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
+_UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*)"
 _AS_TEXT = re.compile(
-    r"\b(?:ls|find|printf|echo)\b[^|]*?((?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*))"
-    r"[^|]*(?:\|\s*sort(?:\s+-[ru]+)?\s*)?\|\s*(?:tail|head)\s+(?:-n\s*|-)1\b"
+    rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})"
+    r"[^|]*(?:\|\s*sort(?:\s+-[nru]+)?\s*)?\|\s*(?:tail|head)\s+(?:-n\s*|-)1\b"
 )
 """The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
 _MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
@@ -374,13 +375,17 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     `ls -t` prints the newest file first, and `ls -tr` prints it last. With `ls -t | tail -n 1`, each start resumes from
     the first checkpoint.
 
-    Fix: `ls -t ... | head -n 1`.
+    Sorted as text, checkpoint-9000 comes after checkpoint-10000 (a warning). `sort -n` does not help, because the names
+    begin with letters; a pattern, `(out/checkpoint-*)`, has the same order.
+
+    Fix: `ls -t ... | head -n 1`, or `ls -d ... | sort -V | tail -n 1`.
     Documented: ls(1), -t.
     """
+    yield from _last_of_pattern(script)
     for number, line in script.code_lines:
         match = _BY_TIME.search(line) if not re.search(r"\brm\b", line) else None
         if _AS_TEXT.search(line) and not re.search(
-            r"\brm\b|sort\s+-\w*[VngM]|--version-sort|%0\d*d|\bls\s+-\w*[tv]", line
+            r"\brm\b|sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|%0\d*d|\bls\s+-\w*[tv]", line
         ):
             name = _AS_TEXT.search(line)
             what = "this sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
@@ -391,6 +396,17 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
             what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
+
+
+def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
+    """Find the last element of a list of checkpoints, `C=(out/checkpoint-*)` and `${C[-1]}`."""
+    lists = {each.name for each in script.written_assignments if re.fullmatch(rf"\(\S*{_UNPADDED}/?\)", each.value.raw)}
+    for part in [part for step in script.commands for part in step.syntax.parts]:
+        last = part.kind == "variable" and part.text in lists
+        if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
+            what = "a pattern sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
+            yield Problem(part.origin, what, "use ls -d ... | sort -V | tail -n 1", certain=False)
+            return
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -498,7 +514,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
     names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
     names = {name.replace("-", "_") for name in names}
-    return PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
+    return (
+        PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
+    )
 
 
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
