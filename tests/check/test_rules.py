@@ -1345,7 +1345,7 @@ BAD = [
         W,
         "env prints the value of HF_TOKEN",
     ),
-    Bad("KIT501", FOUR + "export HF_TOKEN=$(<~/.hf)\nsrun -n1 printenv\n", 4, W, "printenv prints"),
+    Bad("KIT501", FOUR + "export HF_TOKEN=$(<~/.hf)\nsrun -n1 printenv\n", 4, W, "srun prints"),
     Bad("KIT501", HEAD + 'export HF_TOKEN=$(<~/.hf)\necho "with $HF_TOKEN"\npython t.py\n', 3, W, "echo prints"),
     Bad(
         "KIT505",
@@ -1382,7 +1382,11 @@ BAD = [
         "all elements of the array write o/a.csv",
     ),
     Bad(
-        "KIT257", HEAD + "#SBATCH -a 0-1\nconda activate a\npython -m pip install -e .\npython t.py\n", 4, W, "install"
+        "KIT257",
+        HEAD + "#SBATCH -a 0-1\nconda activate a\npython -m pip install -e .\npython t.py\n",
+        4,
+        W,
+        "environment",
     ),
     Bad("KIT311", HEAD + "#SBATCH --gpus=2\nexport CUDA_VISIBLE_DEVICES=\npython t.py\n", 2, W, "does not use them"),
     Bad("KIT311", HEAD + "#SBATCH --gres=gpu:2\npython t.py --device cpu\n", 2, W, "does not use them"),
@@ -1413,9 +1417,9 @@ BAD = [
     Bad("KIT311", HEAD + "#SBATCH --gres=gpu:1\npython t.py --no_cuda\n", 2, W, "does not use them"),
     Bad("KIT402", HEAD + "docker run -d --rm image python t.py\n", 2, E, "the job ends immediately"),
     Bad("KIT432", HEAD + "L=$(ls -d o/checkpoint-* | sort -n | tail -1)\npython t.py --resume $L\n", 2, W, "as text"),
-    Bad("KIT432", HEAD + "C=(o/checkpoint-*)\npython t.py --resume ${C[-1]}\n", 3, W, "a pattern sorts"),
+    Bad("KIT432", HEAD + "C=(o/checkpoint-*)\npython t.py --resume ${C[-1]}\n", 3, W, "sorts numbers as text"),
     Bad("KIT501", HEAD + "echo $WANDB_API_KEY\npython t.py\n", 2, W, "echo prints the value of WANDB_API_KEY"),
-    Bad("KIT501", HEAD + "cat ~/.netrc\npython t.py\n", 2, W, "cat prints the secrets of ~/.netrc"),
+    Bad("KIT501", HEAD + "cat ~/.netrc\npython t.py\n", 2, W, "cat prints the value of ~/.netrc"),
 ]
 
 GOOD = [
@@ -1431,7 +1435,7 @@ GOOD = [
     ("KIT257", HEAD + "#SBATCH -a 0-9\ngit rev-parse HEAD\npip list\npython t.py\n"),
     ("KIT402", HEAD + "docker run -d --name n image python t.py\ndocker wait n\n"),
     ("KIT432", HEAD + "C=(o/checkpoint-*)\npython t.py --resume ${C[0]} --n ${#C[@]}\n"),
-    ("KIT501", HEAD + "cat ~/.netrc > /dev/null\ncat token_counts.txt\necho $N_TOKENS\npython t.py\n"),
+    ("KIT501", HEAD + "cat ~/.netrc > /dev/null\ncat token_counts.txt\necho $N_TOKENS ${#HF_TOKEN}\npython t.py\n"),
     ("KIT143", HEAD + "python t.py hydra.run.dir=o/\\${now:%Y} b='${oc.env:HOME}'\n"),
     ("KIT143", HEAD + "cat > c.yaml <<'E'\ndir: ${hydra.job.name}\nE\npython t.py ${now:-a}\n"),
     ("KIT204", HEAD + "#SBATCH -n1\nRANK=$SLURM_PROCID\nexport RANK\nsrun python t.py\n"),
@@ -1465,7 +1469,7 @@ GOOD = [
     ("KIT311", GPUS + "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_PROCID python t.py'\n"),
     ("KIT314", GPUS2 + "srun bash -c 'taskset -c $((SLURM_LOCALID * 8))-$((SLURM_LOCALID * 8 + 7)) python t.py'\n"),
     ("KIT314", GPUS + "srun numactl --cpunodebind=0 python t.py\n"),
-    ("KIT314", GPUS2 + "srun numactl --interleave=all python t.py\n"),
+    ("KIT314", GPUS2 + "srun numactl --interleave=all python t.py -N 4\n"),
     (
         "KIT313",
         HET + "H=$(scontrol show hostnames $SLURM_JOB_NODELIST_HET_GROUP_1 | head -1)\n"
@@ -1482,6 +1486,7 @@ GOOD = [
     ("KIT431", HEAD + "#SBATCH -t 60\npython t.py --max-steps 9000 --save-minutes 90\n"),
     ("KIT432", HEAD + "L=$(ls -d o/checkpoint-* | sort -V | tail -n 1)\npython t.py --resume $L\n"),
     ("KIT432", HEAD + "L=$(ls -d o/checkpoint-* | sort -t- -k2 -n | tail -n 1)\npython t.py --resume $L\n"),
+    ("KIT432", HEAD + "ls -d o/checkpoint-* | head -n 1\npython t.py\n"),
     ("KIT432", HEAD + "L=$(ls logs/2024-* | sort | tail -n 1)\npython t.py --resume $L\n"),
     ("KIT501", HEAD + "export HF_TOKEN=$(<~/.hf)\nenv | grep SLURM\nenv | sort | grep -v TOKEN\npython t.py\n"),
     ("KIT501", HEAD + "env\nexport HF_TOKEN=$(<~/.hf)\necho $HF_TOKEN | login --stdin\npython t.py\n"),

@@ -162,7 +162,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
             yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
     if len(selected) > 1:
-        yield from _combinations_left(index, array, directive, selected)
+        yield from _combinations_left(index, array, directive, selected, seen)
     yield from _branches_left(script, index, array)
     if min(array.indexes) == 0:
         yield from _line_zero(script, index, max(array.indexes), directive.line)
@@ -203,7 +203,7 @@ class _Selection(NamedTuple):
 
 
 def _combinations_left(
-    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection]
+    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection], reported: set[str]
 ) -> Iterator[Problem]:
     """Find combinations from several lists that no index selects."""
 
@@ -223,7 +223,9 @@ def _combinations_left(
         remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
         *others, last = lists.values()
         lines = (directive.line, *(each.place.line for each in others))
-        yield Problem(last.place, what, remedy, lines, certain=False)
+        # One position has one finding.
+        places = [each.place for name, each in reversed(lists.items()) if name not in reported]
+        yield Problem(places[0] if places else directive, what, remedy, (*lines, last.place.line), certain=False)
     # An array with gaps is a choice of its author, such as the elements that failed before.
     if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
         return

@@ -232,25 +232,25 @@ def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem
 
 
 _CPUS_OF_WRAPPER = {
-    "numactl": re.compile(r"(?:-C|--physcpubind|-N|--cpunodebind|-m|--membind)[= ]?(\d[\d,-]*)\Z"),
-    "taskset": re.compile(r"(?:-c|-ac|--cpu-list)[= ](\d[\d,:-]*)\Z"),
+    "numactl": re.compile(r"(?:-C|--physcpubind|-N|--cpunodebind)[= ]?(\d[\d,-]*)(?= |\Z)"),
+    "taskset": re.compile(r"(?:-c|-ac|--cpu-list)[= ](\d[\d,:-]*)(?= |\Z)"),
 }
 
 
 def _same_cpus(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
     """Find a `taskset` or `numactl` that gives all tasks of a node the same CPUs."""
     tasks = script.size_of(launch).tasks_per_node or 1
-    multiplied = itertools.dropwhile(lambda stage: stage is not launch.multiplier, launch.stages)
-    for stage in multiplied if launch.multiplier is not None else ():
+    started = itertools.dropwhile(lambda stage: stage is not launch.multiplier, launch.stages)
+    for stage, following in itertools.pairwise(started):
         pattern = _CPUS_OF_WRAPPER.get(stage.name)
-        pairs = itertools.pairwise((*stage.words, stage.words[-1]._replace(text="")))
-        for word, following in pairs if pattern is not None and not launch.agent else ():
-            match = pattern.match(word.text) or pattern.match(f"{word.text} {following.text}")
-            if match is not None:
-                what = f"{stage.name} puts all {tasks} tasks of a node on the same CPUs, {match[1]}"
-                remedy = f"remove {stage.name}: with --cpus-per-task, srun gives each task CPUs of its own"
-                yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
-                break
+        # An agent is one task for all processes of its node.
+        if pattern is None or launch.agent is not None:
+            continue
+        match = pattern.search(" ".join(stage.texts[: len(stage.words) - len(following.words)]))
+        if match is not None:
+            what = f"{stage.name} puts all {tasks} tasks of a node on the same CPUs, {match[1]}"
+            remedy = f"remove {stage.name}: with --cpus-per-task, srun gives each task CPUs of its own"
+            yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
 
 
 def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise, takewhile
 
 from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
@@ -186,9 +186,7 @@ def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
     """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
     output = step.syntax.output
     path = _plain(script.resolve(output.raw.strip("\"'"))) if output is not None else ""
-    served = [
-        text for text in step.texts[1:] if step.in_background and step.name != "srun" and "/" in text[:1] + text[5:]
-    ]
+    served = step.texts[1:] if step.in_background and step.name != "srun" else []
     paths = [path, *(_plain(text.rpartition("=")[2]) for text in served)]
     return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
 
@@ -652,40 +650,48 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 
 
 _PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
-
-
-_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z")
+_PASSES_ON = frozenset({"cat", "head", "sort", "tee"})
+"""Programs behind a pipe that print what they read."""
+_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z")
 
 
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
-    """Find a secret of the script in its log: the whole environment, or an `echo` of its value."""
+    """Find the first command that prints a secret into the log: all variables, a value, or a file."""
     secrets: dict[str, int] = {}
     for step in script.commands:
-        pipeline = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
-        following = {program_of(each) for each in pipeline if isinstance(each, SimpleCommand)}
-        words = step.texts[1:] if step.name == "srun" else step.texts
-        program = {text for text in words if not (step.name == "srun" and text.startswith("-"))}
-        in_code = any(place.role == "code" for place in step.position.outward())
-        shown = step.syntax.output is None and not in_code
-        read = {part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail}
-        # The shell that submits passes its secrets on.
-        name = next((name for name in read if name in secrets or is_secret_name(name)), None)
-        if secrets and not in_code and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
-            name, line = next(iter(secrets.items()))
-            what = f"{' '.join(words)} prints the value of {name} into the log, or into a file"
-            yield Problem(step, what, "print single variables: env | grep ^SLURM_", (line,), certain=False)
-            return
-        file = step.texts[1] if step.name == "cat" and len(step.words) == 2 and shown and not pipeline else ""
-        if _SECRET_FILE.search(file) or file.endswith((".netrc", "/.kaggle/kaggle.json")):
-            yield Problem(step, f"cat prints the secrets of {file} into the log", "remove the line", certain=False)
-            return
-        if name is not None and shown and step.name in _TALKS and following <= {"tee", "cat"}:
-            what = f"{step.name} prints the value of {name} into the log"
-            yield Problem(step, what, "remove the variable from the line", (secrets.get(name),), certain=False)
+        name = _printed_secret(step, secrets)
+        if name is not None:
+            what = f"{' '.join(step.texts[:1])} prints the value of {name} into the log, or into a file"
+            remedy = "remove the line, or print single variables: env | grep ^SLURM_"
+            yield Problem(step, what, remedy, (secrets.get(name),), certain=False)
             return
         secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
         if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):
             secrets[step.texts[1]] = step.line
+
+
+def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | None:
+    """Return the secret that a command prints. `secrets`: those that the script has set before, with their lines."""
+    behind = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
+    printed = {program_of(each) if isinstance(each, SimpleCommand) else None for each in behind} <= _PASSES_ON
+    # The code of a task prints into a log as well, but mostly tests variables of its own.
+    if not printed or any(place.role == "code" for place in step.position.outward()):
+        return None
+    words = [text for text in step.texts[1:] if not text.startswith("-")] if step.name == "srun" else step.texts
+    if set(words) in _PRINTS_ALL:
+        return next(iter(secrets), None)
+    if step.syntax.output is not None:
+        return None
+    if step.name == "cat" and len(words) == 2 and _SECRET_FILE.search(words[1]):
+        return words[1]
+    # The shell that submits passes secrets on, too. `${HF_TOKEN:+set}` and `${#HF_TOKEN}` show no value.
+    parts = step.syntax.parts if step.name in _TALKS else ()
+    read = [part.text for part in parts if part.kind == "variable" and part.raw.strip('"') in _plain_uses(part.text)]
+    return next((name for name in read if name in secrets or is_secret_name(name)), None)
+
+
+def _plain_uses(name: str) -> tuple[str, str]:
+    return f"${name}", f"${{{name}}}"
 
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:

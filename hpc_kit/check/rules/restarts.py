@@ -361,10 +361,12 @@ def options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]
 _BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
 _UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*)"
 _AS_TEXT = re.compile(
-    rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})"
-    r"[^|]*(?:\|\s*sort(?:\s+-[nru]+)?\s*)?\|\s*(?:tail|head)\s+(?:-n\s*|-)1\b"
+    rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})[^|]*"
+    r"(?:(?:\|\s*sort(?:\s+-[nu]+)?\s*)?\|\s*tail|\|\s*sort\s+-[nu]*r[nu]*\s*\|\s*head)\s+(?:-n\s*|-)1\b"
 )
 """The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
+_BY_NUMBER = re.compile(r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+-\w*[tv]")
+_SORTED_AS_TEXT = "this sorts numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
 _MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
 
 
@@ -383,13 +385,12 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     """
     yield from _last_of_pattern(script)
     for number, line in script.code_lines:
-        match = _BY_TIME.search(line) if not re.search(r"\brm\b", line) else None
-        if _AS_TEXT.search(line) and not re.search(
-            r"\brm\b|sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|%0\d*d|\bls\s+-\w*[tv]", line
-        ):
-            name = _AS_TEXT.search(line)
-            what = "this sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
-            yield Problem(Origin(number, line.index(name[1]) + 1), what, "write sort -V", certain=False)
+        if re.search(r"\brm\b", line):
+            continue
+        match, name = _BY_TIME.search(line), _AS_TEXT.search(line)
+        if name is not None and not _BY_NUMBER.search(line):
+            place = Origin(number, name.start(1) + 1)
+            yield Problem(place, _SORTED_AS_TEXT, "write sort -V", certain=False)
             continue
         reverse = match is not None and "r" in match[1]
         if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
@@ -404,8 +405,7 @@ def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
     for part in [part for step in script.commands for part in step.syntax.parts]:
         last = part.kind == "variable" and part.text in lists
         if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
-            what = "a pattern sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
-            yield Problem(part.origin, what, "use ls -d ... | sort -V | tail -n 1", certain=False)
+            yield Problem(part.origin, _SORTED_AS_TEXT, "use ls -d ... | sort -V | tail -n 1", certain=False)
             return
 
 

@@ -447,7 +447,8 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     """A setting for a library, in a variable that it does not read.
 
     A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
-    the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true is 0. The rule is silent if the script itself uses the variable.
+    the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
+    is 0. The rule is silent if the script itself uses the variable.
 
     Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
     Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
