@@ -1420,9 +1420,17 @@ BAD = [
     Bad("KIT432", HEAD + "C=(o/checkpoint-*)\npython t.py --resume ${C[-1]}\n", 3, W, "sorts numbers as text"),
     Bad("KIT501", HEAD + "echo $WANDB_API_KEY\npython t.py\n", 2, W, "echo prints the value of WANDB_API_KEY"),
     Bad("KIT501", HEAD + "cat ~/.netrc\npython t.py\n", 2, W, "cat prints the value of ~/.netrc"),
+    Bad("KIT112", HEAD + "python t.py --lr 1e-4 --seed 1 \\\n  --lr 2e-4\n", 3, W, "uses 2e-4 and ignores 1e-4"),
 ]
 
 GOOD = [
+    ("KIT112", HEAD + "A=(--lr 1)\npython t.py ${A[@]} --lr 2\n"),
+    ("KIT112", HEAD + "python t.py --tag a --tag b --lr 1 --lr=1\n"),
+    ("KIT431", HEAD + "#SBATCH -t 60\npython t.py --timeout-minutes 90 --time-between-saves-minutes 90\n"),
+    (
+        "KIT505",
+        HEAD + "docker run --rm --gpus all --mount type=bind,source=/r,target=/m i python t.py --save-dir /m/a\n",
+    ),
     ("KIT129", HEAD + "printf '%s' \"$WANDB_API_KEY\" | login\npython t.py\n"),
     ("KIT142", HEAD + "export NCCL_NVLS_ENABLE=false NCCL_IB_DISABLE=1\npython t.py # NCCL_IB_DISABLE=true\n"),
     ("KIT212", FOUR + "srun python t.py --dist-url file:///home/u/sync\n"),

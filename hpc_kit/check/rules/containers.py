@@ -41,7 +41,10 @@ class Container(NamedTuple):
     @property
     def destinations(self) -> list[str]:
         """The folders that the container sees."""
-        parts = [bind.split(":") for text in self.binds for bind in text.split(",") if bind]
+        binds = [bind for text in self.binds for bind in text.split(",") if bind]
+        # docker's --mount type=bind,source=/raid,target=/data
+        binds = [re.sub(r"\A(target|dst|destination)=", "", bind) for bind in binds]
+        parts = [bind.split(":") for bind in binds]
         return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
 
 

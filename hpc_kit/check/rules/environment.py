@@ -477,7 +477,7 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
-_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|[ugoa]*[oa][ugoa]*=\w*w")
+_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
 
 
 @rule("KIT511", "warning")

@@ -440,7 +440,8 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
 
 
 _OWN_LIMIT = re.compile(
-    r"[-+]*(?:\w+\.)*(?:(?:max|exit|stop|limit|time|train|wall|run)\w*[-_](?:\w+[-_])*(?:in[-_])?(?P<unit>min|hour|sec|minute|second)s?"
+    r"[-+]*(?:\w+\.)*(?!.*(?:between|eval|every|idle|interval|log|save|timeout|val|wait|warmup))"
+    r"(?:(?:exit|limit|max|run|stop|time|train|wall)\w*[-_](?:\w+[-_])*(?P<unit>hour|min|minute|sec|second)s?"
     r"|(?P<clock>max[-_]time))\Z"
 )
 """An option of the program for its own time: --exit-duration-in-mins of Megatron, max_time of Lightning."""
@@ -448,7 +449,7 @@ _OWN_LIMIT = re.compile(
 
 def _own_limit(option: str, value: str) -> int | None:
     """Return the seconds after which the option of a program ends it; None for any other option."""
-    match = _OWN_LIMIT.match(option.replace("-in-", "-"))
+    match = _OWN_LIMIT.match(option)
     if match is None:
         return None
     if match["clock"]:
@@ -501,7 +502,8 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             continue
         elif training and step.line > training[-1].line and _is_unconditional(step):
             what = "the job starts again after each success: it never ends"
-            if not step.errexit:
+            # `python train.py || exit 1` reaches this line after a success only.
+            if not step.errexit and len(training[-1].command.position.chain.pipelines) == 1:
                 what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
