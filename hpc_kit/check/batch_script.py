@@ -54,6 +54,9 @@ def convert_csh(lines: list[str]) -> str:
     return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
 
 
+RESOLVER = re.compile(r"\$\{(?:now:%|hydra[:.]|oc\.)[^${}\n]*\}")
+"""An expression of Hydra or OmegaConf, `${now:%Y-%m-%d}`, which has the form of an expansion of bash."""
+
 _NAMED_VERSION = re.compile(
     r"(?i)(?<!since )(?<!before )(?<!after )(?<!until )(?<!than )(?<!from )"
     r"\bslurm(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b"
@@ -231,7 +234,11 @@ class BatchScript:
     def _parsed(self) -> SyntaxTree:
         if self.interpreter in CSH:
             return parse(convert_csh(self.lines))
-        tree = parse("\n".join(self.lines) if self.is_shell else "")
+        text = "\n".join(self.lines) if self.is_shell else ""
+        tree = parse(text)
+        if tree.problem is not None and RESOLVER.search(text):
+            # The grammar cannot read them, and bash itself complains only when it expands them.
+            tree = parse(RESOLVER.sub(lambda match: re.sub(r"[^${}\w]", "_", match[0]), text))
         block, problem = tree.block, tree.problem
         # Rules compare commands with each other, so that the time grows with the square of their number.
         if len(block) > _MOST_STATEMENTS:

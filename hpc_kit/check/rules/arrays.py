@@ -162,7 +162,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
             yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
     if len(selected) > 1:
-        yield from _combinations_left(index, array, directive, selected)
+        yield from _combinations_left(index, array, directive, selected, seen)
     yield from _branches_left(script, index, array)
     if min(array.indexes) == 0:
         yield from _line_zero(script, index, max(array.indexes), directive.line)
@@ -203,7 +203,7 @@ class _Selection(NamedTuple):
 
 
 def _combinations_left(
-    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection]
+    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection], reported: set[str]
 ) -> Iterator[Problem]:
     """Find combinations from several lists that no index selects."""
 
@@ -223,7 +223,9 @@ def _combinations_left(
         remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
         *others, last = lists.values()
         lines = (directive.line, *(each.place.line for each in others))
-        yield Problem(last.place, what, remedy, lines, certain=False)
+        # One position has one finding.
+        places = [each.place for name, each in reversed(lists.items()) if name not in reported]
+        yield Problem(places[0] if places else directive, what, remedy, (*lines, last.place.line), certain=False)
     # An array with gaps is a choice of its author, such as the elements that failed before.
     if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
         return
@@ -387,6 +389,44 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
         if readers and not own and "/" in path.strip("./"):
             what = f"all elements of the array write their settings to {path}: line {readers[0].line} reads any of them"
             yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
+
+
+_CHANGES_ALL = (
+    r"(\S*/)?(pip3?|python\S* -m pip|uv pip|conda|mamba) (un)?install\b|(conda|mamba) env update\b"
+    r"|git (-C \S+ )?(pull|checkout|reset|stash)\b"
+)
+"""A command that changes an environment, or the code of all elements."""
+_OWN_ENVIRONMENT = re.compile(
+    r"\b(venv|virtualenv)\b\s+(?!\S*/bin/)|\b(conda|mamba)\s+create|\bflock\b"
+    r"|(TMPDIR|/tmp|SLURM_JOB_?ID|SLURM_ARRAY)\S*/bin/activate"
+)
+"""An environment that each element creates or activates for itself, or a lock."""
+
+
+@rule("KIT257", "warning")
+def concurrent_installation(script: BatchScript) -> Iterator[Problem]:
+    """All elements of an array change the same environment, or the same code.
+
+    pip removes the old files of a package before it writes new ones. While one element installs, the imports of the
+    others fail, and two installations at the same time leave a broken environment. `git pull` in each element fails at
+    its lock, and changes the code of elements that run. The rule ignores an environment on the disk of the node, and
+    one that the script creates.
+
+    Fix: install before you submit the job; or create an environment in `$TMPDIR` for each element.
+    Documented: pip.pypa.io/en/stable/cli/pip_install; slurm.schedmd.com/job_array.html.
+    """
+    array = _array_of(script)
+    if array is None or array.at_once == 1 or script.sources_files or _OWN_ENVIRONMENT.search(script.code):
+        return
+    for launch in script.launch_lines:
+        texts = launch.program.texts
+        installs = re.match(_CHANGES_ALL, " ".join(texts))
+        elsewhere = any(re.match(r"(-t|--target|--prefix|--root|--dry-run|--download)\b", text) for text in texts)
+        if installs and not elsewhere and not launch.command.is_conditional:
+            code = launch.program.name == "git"
+            what = f"all elements of the array change the same {'code' if code else 'environment'} at the same time"
+            lines = (script.line_of("array"), launch.line)
+            yield Problem(launch.program, what, "do it before you submit the job", lines)
 
 
 _NAMES_OF_INDEX = frozenset({"array", "job", "task"})

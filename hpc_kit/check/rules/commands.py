@@ -68,7 +68,11 @@ def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
             # `kill -0` only asks whether the process lives.
             if each.name in _ENDING and each.texts[1:2] != ["-0"]:
                 break
-            by_id = each.name == "wait" and len(each.words) == 2 and each.syntax.words[1].raw.strip("\"") in _ids_of(script, step)
+            by_id = (
+                each.name == "wait"
+                and len(each.words) == 2
+                and each.syntax.words[1].raw.strip('"') in _ids_of(script, step)
+            )
             if by_id and not each.is_conditional and script.training[-1:] and script.training[-1].line != step.line:
                 what = f"this waits for {name} in line {step.line}, which never ends"
                 yield Problem(each, what, 'write kill "$pid" instead', (step.line,))
@@ -132,7 +136,9 @@ def _terminal_of_docker(launch: LaunchLine) -> ExpandedText | None:
     """Return the option of docker that asks for a terminal and an input; podman goes on without."""
     for stage in launch.stages:
         if stage.name == "docker" and {"run", "exec"} & set(stage.texts[1:3]):
-            words = itertools.takewhile(lambda word: word.text.startswith("-") or word.text in {"run", "exec"}, stage.words[1:])
+            words = itertools.takewhile(
+                lambda word: word.text.startswith("-") or word.text in {"run", "exec"}, stage.words[1:]
+            )
             flags = [word for word in words if re.match(r"-[it]+\Z|--(tty|interactive)\Z", word.text)]
             text = "".join(word.text for word in flags)
             if "i" in text.replace("tty", "t") and "t" in text.replace("interactive", "i"):

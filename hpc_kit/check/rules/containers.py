@@ -41,7 +41,10 @@ class Container(NamedTuple):
     @property
     def destinations(self) -> list[str]:
         """The folders that the container sees."""
-        parts = [bind.split(":") for text in self.binds for bind in text.split(",") if bind]
+        binds = [bind for text in self.binds for bind in text.split(",") if bind]
+        # docker's --mount type=bind,source=/raid,target=/data
+        binds = [re.sub(r"\A(target|dst|destination)=", "", bind) for bind in binds]
+        parts = [bind.split(":") for bind in binds]
         return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
 
 
@@ -194,7 +197,11 @@ def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) 
     kept = not (container.is_isolated or container.has("--writable-tmpfs"))
     kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
     engine = container.stage.name in _ENGINES and not container.is_pyxis
-    kept = kept or (engine and "--rm" not in container.options) or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+    kept = (
+        kept
+        or (engine and "--rm" not in container.options)
+        or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+    )
     before_program = set(map(id, container.stage.words[: container.image + 1]))
     for option, word in options_with_paths(launch) if not kept else ():
         path = word.text.rpartition("=")[2]

@@ -17,7 +17,8 @@ from hpc_kit.check.rules.finding import Problem, rule
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _BEYOND_FIRST_NODE = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
 _DEVICE_OPTIONS = (
-    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "local-device", "device-id", "device-ids", "cuda",
+    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "local-device", "device-id", "device-ids",
+    "cuda",
 )  # fmt: skip
 
 
@@ -26,9 +27,10 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     """The script sets CUDA_VISIBLE_DEVICES.
 
     Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
-    fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
-    leaves every task but the first without a GPU. An empty list, or `--device cpu`, leaves all GPUs of the job idle. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first
-    node (an error). The rule ignores a script that divides its GPUs among programs.
+    fewer GPUs than the job has leaves the rest idle; an empty one, or `--device cpu`, leaves all of them idle. With one
+    GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task but the first without a GPU.
+    `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first node (an error). The rule ignores a script that
+    divides its GPUs among programs.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
@@ -73,6 +75,7 @@ def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
     hides = hidden is not None and hidden.is_exported and not hidden.is_conditional and hidden.is_literal
     device = launch.argument("device", "accelerator", "trainer.accelerator")
     on_cpu = device is not None and device.text == "cpu" and not device.has_default
+    on_cpu = on_cpu or not {"--no-cuda", "--no_cuda", "--use_cpu", "--cpu"}.isdisjoint(launch.program.texts)
     if (hides or on_cpu) and not any(each.in_background for each in script.batch_commands):
         what = "the job asks for GPUs, but its program does not use them"
         lines = (hidden.line if hides and hidden is not None else None, launch.line)
@@ -229,25 +232,25 @@ def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem
 
 
 _CPUS_OF_WRAPPER = {
-    "numactl": re.compile(r"(?:-C|--physcpubind|-N|--cpunodebind|-m|--membind)[= ]?(\d[\d,-]*)\Z"),
-    "taskset": re.compile(r"(?:-c|-ac|--cpu-list)[= ](\d[\d,:-]*)\Z"),
+    "numactl": re.compile(r"(?:-C|--physcpubind|-N|--cpunodebind)[= ]?(\d[\d,-]*)(?= |\Z)"),
+    "taskset": re.compile(r"(?:-c|-ac|--cpu-list)[= ](\d[\d,:-]*)(?= |\Z)"),
 }
 
 
 def _same_cpus(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
     """Find a `taskset` or `numactl` that gives all tasks of a node the same CPUs."""
     tasks = script.size_of(launch).tasks_per_node or 1
-    multiplied = itertools.dropwhile(lambda stage: stage is not launch.multiplier, launch.stages)
-    for stage in multiplied if launch.multiplier is not None else ():
+    started = itertools.dropwhile(lambda stage: stage is not launch.multiplier, launch.stages)
+    for stage, following in itertools.pairwise(started):
         pattern = _CPUS_OF_WRAPPER.get(stage.name)
-        pairs = itertools.pairwise((*stage.words, stage.words[-1]._replace(text="")))
-        for word, following in pairs if pattern is not None and not launch.agent else ():
-            match = pattern.match(word.text) or pattern.match(f"{word.text} {following.text}")
-            if match is not None:
-                what = f"{stage.name} puts all {tasks} tasks of a node on the same CPUs, {match[1]}"
-                remedy = f"remove {stage.name}: with --cpus-per-task, srun gives each task CPUs of its own"
-                yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
-                break
+        # An agent is one task for all processes of its node.
+        if pattern is None or launch.agent is not None:
+            continue
+        match = pattern.search(" ".join(stage.texts[: len(stage.words) - len(following.words)]))
+        if match is not None:
+            what = f"{stage.name} puts all {tasks} tasks of a node on the same CPUs, {match[1]}"
+            remedy = f"remove {stage.name}: with --cpus-per-task, srun gives each task CPUs of its own"
+            yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
 
 
 def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:

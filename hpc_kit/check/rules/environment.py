@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise, takewhile
 
 from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
@@ -141,7 +141,8 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
     """The script fills a node-local folder on the first node only.
 
     The batch script runs on the first node. $SLURM_TMPDIR, /tmp and similar folders are local to each node: the tasks
-    on the further nodes do not see what the script unpacks or installs there.
+    on the further nodes do not see what the script unpacks or installs there. With `--init-method file:///tmp/sync`,
+    the ranks of different nodes never meet.
 
     Fix: run the command once per node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or use sbcast, or
     a folder that all nodes share.
@@ -150,6 +151,11 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
     wide = [launch for launch in script.training if script.size_of(launch).has_several_nodes]
     if not wide or not script.size.has_several_nodes:
         return
+    for word in [word for launch in wide for word in launch.program.words]:
+        meeting = re.search(r"\Afile://(/\S+)|=file://(/\S+)", word.text)
+        if meeting is not None and OWN_DISK.match(meeting[1] or meeting[2]):
+            what = f"each node has its own {meeting[1] or meeting[2]}: the ranks of different nodes never meet"
+            yield Problem(word, what, "name a file in a folder that all nodes share", (script.line_of("nodes"),))
     entered: TracedCommand | None = None
     for step in script.batch_commands:
         if step.name in _MOVES:
@@ -163,6 +169,9 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             folder, last = _plain(entered.words[1].text), entered
             # The tasks of srun start in the current folder of the batch shell.
             using = (each for each in wide if not _leaves(script, last, step, each.command))
+        elif (path := _written_file(script, step)) is not None:
+            folder = path
+            using = (each for each in wide if any(_names(word.text, path) for word in each.program.words))
         else:
             continue
         launch = next((each for each in using if _follows(script, step, each)), None)
@@ -171,6 +180,15 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
             yield Problem(step, what, remedy, (launch.line,))
             return
+
+
+def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
+    """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
+    output = step.syntax.output
+    path = _plain(script.resolve(output.raw.strip("\"'"))) if output is not None else ""
+    served = step.texts[1:] if step.in_background and step.name != "srun" else []
+    paths = [path, *(_plain(text.rpartition("=")[2]) for text in served)]
+    return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
 
 
 def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bool:
@@ -459,7 +477,7 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
-_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|[ugoa]*[oa][ugoa]*=\w*w")
+_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
 
 
 @rule("KIT511", "warning")
@@ -632,35 +650,48 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 
 
 _PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
-
-
-_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z")
+_PASSES_ON = frozenset({"cat", "head", "sort", "tee"})
+"""Programs behind a pipe that print what they read."""
+_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z")
 
 
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
-    """Find a secret of the script in its log: the whole environment, or an `echo` of its value."""
+    """Find the first command that prints a secret into the log: all variables, a value, or a file."""
     secrets: dict[str, int] = {}
     for step in script.commands:
-        pipeline = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
-        following = {program_of(each) for each in pipeline if isinstance(each, SimpleCommand)}
-        words = step.texts[1:] if step.name == "srun" else step.texts
-        program = {text for text in words if not (step.name == "srun" and text.startswith("-"))}
-        in_code = any(place.role == "code" for place in step.position.outward())
-        shown = step.syntax.output is None and not in_code
-        read = {part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail}
-        name = next((name for name in secrets if name in read), None)
-        if secrets and not in_code and program in _PRINTS_ALL and following <= {"sort", "tee", "cat", "less", "head"}:
-            name, line = next(iter(secrets.items()))
-            what = f"{' '.join(words)} prints the value of {name} into the log, or into a file"
-            yield Problem(step, what, "print single variables: env | grep ^SLURM_", (line,), certain=False)
-            return
-        if name is not None and shown and step.name in _TALKS and following <= {"tee", "cat"}:
-            what = f"{step.name} prints the value of {name} into the log"
-            yield Problem(step, what, "remove the variable from the line", (secrets[name],), certain=False)
+        name = _printed_secret(step, secrets)
+        if name is not None:
+            what = f"{' '.join(step.texts[:1])} prints the value of {name} into the log, or into a file"
+            remedy = "remove the line, or print single variables: env | grep ^SLURM_"
+            yield Problem(step, what, remedy, (secrets.get(name),), certain=False)
             return
         secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
         if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):
             secrets[step.texts[1]] = step.line
+
+
+def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | None:
+    """Return the secret that a command prints. `secrets`: those that the script has set before, with their lines."""
+    behind = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
+    printed = {program_of(each) if isinstance(each, SimpleCommand) else None for each in behind} <= _PASSES_ON
+    # The code of a task prints into a log as well, but mostly tests variables of its own.
+    if not printed or any(place.role == "code" for place in step.position.outward()):
+        return None
+    words = [text for text in step.texts[1:] if not text.startswith("-")] if step.name == "srun" else step.texts
+    if set(words) in _PRINTS_ALL:
+        return next(iter(secrets), None)
+    if step.syntax.output is not None:
+        return None
+    if step.name == "cat" and len(words) == 2 and _SECRET_FILE.search(words[1]):
+        return words[1]
+    # The shell that submits passes secrets on, too. `${HF_TOKEN:+set}` and `${#HF_TOKEN}` show no value.
+    parts = step.syntax.parts if step.name in _TALKS else ()
+    read = [part.text for part in parts if part.kind == "variable" and part.raw.strip('"') in _plain_uses(part.text)]
+    return next((name for name in read if name in secrets or is_secret_name(name)), None)
+
+
+def _plain_uses(name: str) -> tuple[str, str]:
+    return f"${name}", f"${{{name}}}"
 
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:

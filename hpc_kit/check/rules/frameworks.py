@@ -227,7 +227,8 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     """The program gets two options of which it accepts one.
 
     With --fp16 and --bf16, Transformers stops with "At most one of fp16 and bf16 can be True", and Megatron-LM with an
-    assertion. A model is loaded in 4 or in 8 bits, not in both.
+    assertion. A model is loaded in 4 or in 8 bits, not in both. `--load_best_model_at_end` requires an evaluation at
+    each checkpoint: the same strategy for both.
 
     Fix: keep one of the two.
     Documented: huggingface.co/docs/transformers, TrainingArguments.
@@ -242,3 +243,55 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
                 first, last = sorted((words[name] for name in given), key=lambda word: (word.line, word.column))
                 what = f"{last.text} contradicts {first.text}: the program accepts one of them"
                 yield Problem(last, what, "keep one of the two", (first.line, launch.line))
+        yield from _strategies_of_best_model(launch)
+
+
+def _strategies_of_best_model(launch: LaunchLine) -> Iterator[Problem]:
+    """Find Transformers' --load_best_model_at_end with evaluations at other times than checkpoints."""
+    best, of_trainer = launch.argument("load-best-model-at-end"), launch.argument("per-device-train-batch-size")
+    if best is None or of_trainer is None or best.text.lower() in _OFF:
+        return
+    evaluated, saved = launch.argument("eval-strategy", "evaluation-strategy"), launch.argument("save-strategy")
+    pair = [evaluated.text if evaluated is not None else "no", saved.text if saved is not None else "steps"]
+    words = launch.program.words
+    hidden = any(word.is_unknown or word.text.endswith((".json", ".yaml")) for word in words)
+    place = next(word for word in words if word.text.lstrip("-").replace("-", "_").startswith("load_best_model_at_end"))
+    if pair[0] != pair[1] and not any("$" in text for text in pair) and not hidden:
+        what = (
+            f"the best model needs an evaluation at each checkpoint: eval_strategy={pair[0]}, save_strategy={pair[1]}"
+        )
+        yield Problem(place, what, "make --eval_strategy and --save_strategy equal", (launch.line,))
+    every, saves = launch.argument("eval-steps"), launch.argument("save-steps")
+    numbers = (every.number, saves.number) if every is not None and saves is not None else (None, None)
+    if pair == ["steps", "steps"] and saves is not None and numbers[0] and numbers[1] and numbers[1] % numbers[0]:
+        what = f"{numbers[1]} save steps are no multiple of {numbers[0]} evaluation steps, as the best model needs"
+        yield Problem(saves, what, "make --save_steps a multiple of --eval_steps", (launch.line,))
+
+
+_OF_HYDRA = re.compile(r"\+{0,2}hydra[./]|--config-(name|path|dir)\b|\+\+?\w[\w.@/]*=")
+_SWEEP = re.compile(r"\+{0,2}[A-Za-z][\w.@/]*=[^\[{(\"'$\s,]+(,[^\[\]{}()\"'\s,]+)+\Z")
+
+
+@rule("KIT233")
+def sweep_without_multirun(script: BatchScript) -> Iterator[Problem]:
+    """Several values for one setting of Hydra, without --multirun.
+
+    `optim.lr=1e-4,3e-4` is a sweep. Without --multirun, Hydra stops with "Ambiguous value for argument". The rule finds
+    programs with other settings that only Hydra has, such as `hydra.run.dir=...`.
+
+    Fix: `python train.py --multirun optim.lr=1e-4,3e-4`; for one list, `'optim.lr=[1e-4,3e-4]'`.
+    Documented: hydra.cc/docs/tutorials/basic/running_your_app/multi-run.
+    """
+    for launch in script.training:
+        words = launch.program.words
+        # `python -m MODULE` is no --multirun.
+        first = next((n for n, word in enumerate(words) if word is launch.program.option("file", "module")), 0)
+        arguments = words[first + 1 :]
+        texts = [word.text for word in arguments]
+        multirun = {"-m", "--multirun"} & set(texts) or any("hydra.mode=" in text for text in texts)
+        if multirun or not any(map(_OF_HYDRA.match, texts)) or launch.program.kind != "python":
+            continue
+        sweep = next((word for word in arguments if _SWEEP.match(word.text)), None)
+        if sweep is not None:
+            what = f"{sweep.text} is a sweep: without --multirun, Hydra stops"
+            yield Problem(sweep, what, "write --multirun in front of the settings", (launch.line,))

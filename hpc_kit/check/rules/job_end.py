@@ -396,12 +396,15 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
 
 
 def _detached(script: BatchScript) -> Iterator[Problem]:
-    """Find a training in a detached tmux or screen: the job ends with the batch script."""
+    """Find a training in a detached tmux, screen or container: the job ends with the batch script."""
     for step in script.batch_commands:
         options = step.texts[1:]
         detached = step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
         if step.name == "tmux":
             detached = "-d" in options and not {"new", "new-session"}.isdisjoint(options)
+        if step.name == "docker" and "run" in options[:2]:
+            flags = list(takewhile(lambda text: text.startswith("-") or text == "run", options))
+            detached = any(re.match(r"-[it]*d[it]*\Z|--detach\Z", text) for text in flags)
         if detached and all(map(_is_short, script.commands_after(step))):
             what = f"{step.name} runs the program in the background: the job ends immediately"
             yield Problem(step, what, f"write the command without {step.name}")

@@ -11,6 +11,8 @@ from pathlib import PurePath
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.errors import HpcKitError
@@ -276,11 +278,14 @@ def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], 
 def repeated_options(script: BatchScript) -> Iterator[Problem]:
     """An option is given twice with different values.
 
-    Slurm silently uses the last one. The other value misleads the next person who edits the file.
+    Slurm silently uses the last one, and so does Python's argparse for an option of the program, such as `--lr`. The
+    other value misleads the next person who edits the file.
 
     Fix: keep one.
-    Documented: sbatch(1), DESCRIPTION.
+    Documented: sbatch(1), DESCRIPTION; docs.python.org/3/library/argparse.html.
     """
+    for launch in script.training:
+        yield from _repeated_setting(launch)
     for component, name in dict.fromkeys((each.component, each.name) for each in script.directive_options):
         places = [each for each in script.directive_options if (each.component, each.name) == (component, name)]
         if len({each.value for each in places}) > 1 and name not in _REPEATABLE:
@@ -288,6 +293,36 @@ def repeated_options(script: BatchScript) -> Iterator[Problem]:
             used, ignored = last.value or "the last", before.value or "the first"
             what = f"--{name} is given twice: Slurm uses {used} and ignores {ignored}"
             yield Problem(last, what, "keep one of the two", (before.line,))
+
+
+_SETTINGS = frozenset({
+    "batch-size", "epochs", "gradient-accumulation-steps", "learning-rate", "lr", "max-steps", "num-train-epochs",
+    "output-dir", "per-device-train-batch-size", "seed", "weight-decay",
+})  # fmt: skip
+"""Options of programs that have one value."""
+
+
+def _repeated_setting(launch: LaunchLine) -> Iterator[Problem]:
+    """Find an option of the program with two different values on the launch line itself."""
+    seen: dict[str, tuple[ExpandedText, str]] = {}
+    for word, following in pairwise((*launch.program.words, launch.program.words[-1])):
+        name, equals, value = word.text.partition("=")
+        value = value if equals else following.text
+        option = name.removeprefix("--").replace("_", "-")
+        if not word.text.startswith("--") or option not in _SETTINGS or word.has_default:
+            continue
+        before = seen.get(option)
+        # `"${COMMON[@]}" --lr 2` replaces a value of the list on purpose.
+        if before is not None and before[1] != value and _same_command(launch, before[0], word):
+            what = f"{name} is given twice: the program uses {value} and ignores {before[1]}"
+            yield Problem(word, what, "keep one of the two", (before[0].line, launch.line))
+        seen[option] = (word, value)
+
+
+def _same_command(launch: LaunchLine, *words: ExpandedText) -> bool:
+    """Tell whether the command itself contains words, and no variable."""
+    written = {(word.line, word.column) for word in launch.inner_command.syntax.words}
+    return all((word.line, word.column) in written for word in words)
 
 
 @rule("KIT113")

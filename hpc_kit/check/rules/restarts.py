@@ -359,11 +359,14 @@ def options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]
 
 
 _BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
+_UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*)"
 _AS_TEXT = re.compile(
-    r"\b(?:ls|find|printf|echo)\b[^|]*?((?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*))"
-    r"[^|]*(?:\|\s*sort(?:\s+-[ru]+)?\s*)?\|\s*(?:tail|head)\s+(?:-n\s*|-)1\b"
+    rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})[^|]*"
+    r"(?:(?:\|\s*sort(?:\s+-[nu]+)?\s*)?\|\s*tail|\|\s*sort\s+-[nu]*r[nu]*\s*\|\s*head)\s+(?:-n\s*|-)1\b"
 )
 """The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
+_BY_NUMBER = re.compile(r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+-\w*[tv]")
+_SORTED_AS_TEXT = "this sorts numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
 _MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
 
 
@@ -374,23 +377,36 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     `ls -t` prints the newest file first, and `ls -tr` prints it last. With `ls -t | tail -n 1`, each start resumes from
     the first checkpoint.
 
-    Fix: `ls -t ... | head -n 1`.
+    Sorted as text, checkpoint-9000 comes after checkpoint-10000 (a warning). `sort -n` does not help, because the names
+    begin with letters; a pattern, `(out/checkpoint-*)`, has the same order.
+
+    Fix: `ls -t ... | head -n 1`, or `ls -d ... | sort -V | tail -n 1`.
     Documented: ls(1), -t.
     """
+    yield from _last_of_pattern(script)
     for number, line in script.code_lines:
-        match = _BY_TIME.search(line) if not re.search(r"\brm\b", line) else None
-        if _AS_TEXT.search(line) and not re.search(
-            r"\brm\b|sort\s+-\w*[VngM]|--version-sort|%0\d*d|\bls\s+-\w*[tv]", line
-        ):
-            name = _AS_TEXT.search(line)
-            what = "this sorts the numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
-            yield Problem(Origin(number, line.index(name[1]) + 1), what, "write sort -V", certain=False)
+        if re.search(r"\brm\b", line):
+            continue
+        match, name = _BY_TIME.search(line), _AS_TEXT.search(line)
+        if name is not None and not _BY_NUMBER.search(line):
+            place = Origin(number, name.start(1) + 1)
+            yield Problem(place, _SORTED_AS_TEXT, "write sort -V", certain=False)
             continue
         reverse = match is not None and "r" in match[1]
         if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
             what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
+
+
+def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
+    """Find the last element of a list of checkpoints, `C=(out/checkpoint-*)` and `${C[-1]}`."""
+    lists = {each.name for each in script.written_assignments if re.fullmatch(rf"\(\S*{_UNPADDED}/?\)", each.value.raw)}
+    for part in [part for step in script.commands for part in step.syntax.parts]:
+        last = part.kind == "variable" and part.text in lists
+        if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
+            yield Problem(part.origin, _SORTED_AS_TEXT, "use ls -d ... | sort -V | tail -n 1", certain=False)
+            return
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -424,7 +440,8 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
 
 
 _OWN_LIMIT = re.compile(
-    r"[-+]*(?:\w+\.)*(?:(?:max|exit|stop|limit|time|train|wall|run)\w*[-_](?:\w+[-_])*(?:in[-_])?(?P<unit>min|hour|sec|minute|second)s?"
+    r"[-+]*(?:\w+\.)*(?!.*(?:between|eval|every|idle|interval|log|save|timeout|val|wait|warmup))"
+    r"(?:(?:exit|limit|max|run|stop|time|train|wall)\w*[-_](?:\w+[-_])*(?P<unit>hour|min|minute|sec|second)s?"
     r"|(?P<clock>max[-_]time))\Z"
 )
 """An option of the program for its own time: --exit-duration-in-mins of Megatron, max_time of Lightning."""
@@ -432,7 +449,7 @@ _OWN_LIMIT = re.compile(
 
 def _own_limit(option: str, value: str) -> int | None:
     """Return the seconds after which the option of a program ends it; None for any other option."""
-    match = _OWN_LIMIT.match(option.replace("-in-", "-"))
+    match = _OWN_LIMIT.match(option)
     if match is None:
         return None
     if match["clock"]:
@@ -485,7 +502,8 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             continue
         elif training and step.line > training[-1].line and _is_unconditional(step):
             what = "the job starts again after each success: it never ends"
-            if not step.errexit:
+            # `python train.py || exit 1` reaches this line after a success only.
+            if not step.errexit and len(training[-1].command.position.chain.pipelines) == 1:
                 what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
@@ -498,7 +516,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
     names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
     names = {name.replace("-", "_") for name in names}
-    return PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
+    return (
+        PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
+    )
 
 
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:

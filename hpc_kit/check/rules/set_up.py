@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin, Word, program_of, with_nested_parts
-from hpc_kit.check.batch_script import CSH, BatchScript
+from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TASK_VARIABLES
@@ -319,7 +319,8 @@ def _set_by_commands(script: BatchScript) -> set[str]:
     for step in script.commands:
         names |= {compound.name for compound in step.compounds}
         if step.name in _SETTERS:
-            names |= {word.partition("=")[0] for word in step.texts[1:]}
+            # `printf "$NAME"` sets nothing.
+            names |= {name for word in step.texts[1:] if (name := word.partition("=")[0]).isidentifier()}
     # Trap code, here-documents and arithmetic set variables that the trace does not list.
     found = re.findall(r"\b([A-Za-z_]\w*)(?:\+\+|--|[-+*/]?=)|\bfor\s+([A-Za-z_]\w*)", script.code)
     names |= {name for code in re.findall(r"\(\((.*?)\)\)", script.code) for name in _COMPUTED.findall(code)}
@@ -446,7 +447,8 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     """A setting for a library, in a variable that it does not read.
 
     A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
-    the environment: NCCL_TIMEOUT changes nothing. The rule is silent if the script itself uses the variable.
+    the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
+    is 0. The rule is silent if the script itself uses the variable.
 
     Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
     Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
@@ -459,6 +461,29 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
         what = f"nothing reads {each.name}" + (f"; there is {meant}" if meant else ": the timeout stays as it was")
         remedy = f"write {meant}" if meant else "pass timeout=timedelta(...) to init_process_group in the program"
         yield Problem(each, what, remedy, (each.line,))
+    for each in script.assignments:
+        if re.match(r"NCCL_\w+_(DISABLE|ENABLE)\Z", each.name) and each.value.text.lower() in {"true", "yes", "on"}:
+            what = f"NCCL reads a number: {each.name}={each.value.text} is 0"
+            yield Problem(each, what, "write 1", (each.line,))
+
+
+@rule("KIT143")
+def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
+    """The shell expands an expression that is meant for Hydra.
+
+    In double quotes or without quotes, `${now:%Y-%m-%d}` and `${hydra:job.num}` are expansions of bash: the value is
+    empty, or the script stops with "unbound variable" or "bad substitution".
+
+    Fix: single quotes, `'hydra.run.dir=out/${now:%Y-%m-%d}'`.
+    Documented: bash(1), Parameter Expansion; hydra.cc/docs/configure_hydra/intro, "Resolvers provided by Hydra".
+    """
+    for step in script.commands:
+        for part in with_nested_parts(step.syntax.parts):
+            written = script.lines[part.origin.line - 1][part.origin.column - 1 :] if part.origin.exact else ""
+            resolver = RESOLVER.match(written) if part.kind == "variable" else None
+            if resolver is not None:
+                what = f"the shell expands {resolver[0]}, which is meant for Hydra"
+                yield Problem(part.origin, what, "use single quotes", (step.line,))
 
 
 @rule("KIT136", "warning")
