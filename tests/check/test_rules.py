@@ -1421,9 +1421,18 @@ BAD = [
     Bad("KIT501", HEAD + "echo $WANDB_API_KEY\npython t.py\n", 2, W, "echo prints the value of WANDB_API_KEY"),
     Bad("KIT501", HEAD + "cat ~/.netrc\npython t.py\n", 2, W, "cat prints the value of ~/.netrc"),
     Bad("KIT112", HEAD + "python t.py --lr 1e-4 --seed 1 \\\n  --lr 2e-4\n", 3, W, "uses 2e-4 and ignores 1e-4"),
+    Bad(
+        "KIT313",
+        HET + "H=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)\nsrun --het-group=0 python a.py &\n"
+        "srun --het-group=1 torchrun --nnodes=2 --rdzv-endpoint=$H:29500 t.py\n",
+        5,
+        E,
+        "a host of component 0",
+    ),
 ]
 
 GOOD = [
+    ("KIT257", HEAD + "#SBATCH -a 0-9\ngit clone /r $TMPDIR/r\ngit -C $TMPDIR/r checkout main\npython t.py\n"),
     ("KIT112", HEAD + "A=(--lr 1)\npython t.py ${A[@]} --lr 2\n"),
     ("KIT112", HEAD + "python t.py --tag a --tag b --lr 1 --lr=1\n"),
     ("KIT431", HEAD + "#SBATCH -t 60\npython t.py --timeout-minutes 90 --time-between-saves-minutes 90\n"),

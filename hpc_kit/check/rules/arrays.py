@@ -397,10 +397,10 @@ _CHANGES_ALL = (
 )
 """A command that changes an environment, or the code of all elements."""
 _OWN_ENVIRONMENT = re.compile(
-    r"\b(venv|virtualenv)\b\s+(?!\S*/bin/)|\b(conda|mamba)\s+create|\bflock\b"
+    r"\bgit\s+(clone|worktree)\b|\b(venv|virtualenv)\b\s+(?!\S*/bin/)|\b(conda|mamba)\s+create|\bflock\b"
     r"|(TMPDIR|/tmp|SLURM_JOB_?ID|SLURM_ARRAY)\S*/bin/activate"
 )
-"""An environment that each element creates or activates for itself, or a lock."""
+"""An environment, or a copy of the code, that each element creates for itself, or a lock."""
 
 
 @rule("KIT257", "warning")
