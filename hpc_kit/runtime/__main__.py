@@ -168,8 +168,9 @@ def _needs_gpu(error: BaseException) -> bool:
     if not isinstance(error, ZeroDivisionError):
         return any(text in str(error) for text in _NO_GPU_ERRORS)
     torch = sys.modules.get("torch")
-    line = (traceback.extract_tb(error.__traceback__)[-1].line or "").lower()
-    return torch is not None and not torch.cuda.is_available() and ("gpu" in line or "device" in line)
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    divides = re.search(r"(?i)device_count|\bn(um)?_?gpus?\b", line) is not None
+    return torch is not None and not torch.cuda.is_available() and divides
 
 
 def _port_of_store(error: BaseException) -> int | None:

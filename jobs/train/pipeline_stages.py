@@ -167,7 +167,7 @@ class Pipeline:
             return self._run(self.schedule.step, inputs, targets, targets.numel())
 
     def compute_loss(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Run forward only; returns the mean loss on the rank with the last stage."""
+        """Run forward, and keep no gradients; returns the mean loss on the rank with the last stage."""
         counted = int((targets != IGNORED).sum())
         # torch 2.13 cannot run ZBVZeroBubble forward only ("can't steal_bwd_input"), and before 2.13 the buffers of a
         # stage have no gradients in any step if the first pass was forward only. Run it whole, drop the gradients.

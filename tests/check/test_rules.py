@@ -1362,7 +1362,7 @@ BAD = [
         "ends with the container",
     ),
     Bad("KIT509", HEAD + "#SBATCH --gres=gpu:2 --mem=9G\ndocker run --gpus=all i python t.py\n", 3, W, "every GPU"),
-    Bad("KIT510", HEAD + "export TRANSFORMERS_OFFLINE=1\nhuggingface-cli download a/b\n", 3, E, "sends no request"),
+    Bad("KIT510", HEAD + "export TRANSFORMERS_OFFLINE=1\nhuggingface-cli download a/b\n", 3, W, "sends no request"),
     Bad("KIT143", HEAD + 'python t.py "hydra.run.dir=${hydra.job.name}"\n', 2, E, "meant for Hydra"),
     Bad("KIT204", FOUR + "RANK=$SLURM_PROCID\nexport RANK\nsrun python t.py\n", 3, E, "every task gets 0"),
     Bad(

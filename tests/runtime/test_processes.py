@@ -91,21 +91,6 @@ IN_A_ROW = """
     print(numbers.item())
 """
 
-PLAIN_IN_A_ROW = """
-    import os
-    from torch import distributed as dist, ones
-
-    address = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    numbers = {"rank": int(os.environ["RANK"]), "world_size": 2}
-    for arguments in ({}, {}, {"init_method": address, **numbers}, {"init_method": "env://", **numbers}):
-        dist.init_process_group("gloo", **arguments)
-        total = ones(1)
-        dist.all_reduce(total)
-        dist.barrier()
-        dist.destroy_process_group()
-    print(total.item())
-"""
-
 OWN_STORE = """
     import os
     from torch import distributed as dist
@@ -230,9 +215,8 @@ def test_no_rank_destroys_its_group_before_all_have_created_theirs(launch: Launc
     assert [task.out for task in launch.tasks] == ["late\n"] * 2
 
 
-@pytest.mark.parametrize("program", [IN_A_ROW, PLAIN_IN_A_ROW], ids=["hpc_kit", "torch"])
-def test_process_groups_can_follow_one_another(launch: Launch, program: str) -> None:
-    launch.start(step_of(2).environs(), "-m", "hpc_kit.runtime", launch.program(program))
+def test_process_groups_can_follow_one_another(launch: Launch) -> None:
+    launch.start(step_of(2).environs(), "-m", "hpc_kit.runtime", launch.program(IN_A_ROW))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["2.0\n"] * 2
 

@@ -1014,7 +1014,7 @@ TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:0
 
 def dump(*frames: str, header: str = "Thread 0x00007f1273c79b80 (most recent call first):") -> str:
     """Return a stack in the form of faulthandler, the innermost frame first."""
-    return f"{header}\n" + "".join(
+    return f"Timeout (0:00:20)!\n{header}\n" + "".join(
         f'  File "/home/u/{file}", line {line} in {name}\n' for file, line, name in (each.split() for each in frames)
     )
 
@@ -1047,7 +1047,7 @@ PY_SPY_READS = """Thread 0x7F12 (active+gil): "MainThread"
             dump("env/lib/python3.11/threading.py 320 wait") + WAITS + dump("w.py 7 _worker_loop", "t.py 2 <module>"),
             READS.replace("Thread", "Current thread"),
         ),
-        (WAITS + READS + WAITS, WAITS + READS),
+        (WAITS + WAITS, READS + READS),
         (PY_SPY_WAITS, PY_SPY_READS),
         # All ranks compute, as far as Python shows, but most of them wait for the GPU in one line.
         (dump("t.py 20 step", "t.py 9 <module>"), READS),
@@ -1065,12 +1065,17 @@ def test_the_stacks_of_a_hang_show_the_late_rank_and_where_the_others_wait(
     assert "read" in verdict.traceback
 
 
-@pytest.mark.parametrize(("first", "confidence"), [("Timeout (0:00:20)!\n", "certain"), ("", "likely")])
-def test_a_timer_proves_a_hang_and_a_signal_may_have_met_a_slow_moment(
-    tmp_path: Path, first: str, confidence: str
-) -> None:
-    logs = {f"rank__{rank}_log": STEPS + first + (READS if rank == 2 else WAITS) for rank in range(4)}
-    assert why(tmp_path, slurm_log=TIME_LIMIT, **logs).confidence == confidence
+def test_a_timer_proves_a_hang_and_a_signal_may_meet_a_job_that_ends(tmp_path: Path) -> None:
+    stacks = {rank: READS if rank == 2 else WAITS for rank in range(4)}
+    hanging = {f"rank__{rank}_log": STEPS + stack for rank, stack in stacks.items()}
+    assert why(tmp_path, slurm_log=TIME_LIMIT, **hanging).confidence == "certain"
+    ended = {name: log.replace("Timeout (0:00:20)!\n", "") for name, log in hanging.items()}
+    assert why(tmp_path, slurm_log=TIME_LIMIT, **ended).class_ == "time-limit"
+
+
+def test_ranks_whose_stacks_change_do_not_hang(tmp_path: Path) -> None:
+    logs = {f"rank__{rank}_log": WAITS + READS + (READS if rank == 2 else WAITS) for rank in range(4)}
+    assert why(tmp_path, slurm_log=TIME_LIMIT, **logs).class_ == "time-limit"
 
 
 def test_stacks_with_the_labels_of_srun_in_one_file(tmp_path: Path) -> None:

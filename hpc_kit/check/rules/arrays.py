@@ -418,6 +418,8 @@ def concurrent_installation(script: BatchScript) -> Iterator[Problem]:
     array = _array_of(script)
     if array is None or array.at_once == 1 or script.sources_files or _OWN_ENVIRONMENT.search(script.code):
         return
+    if re.search(r"TMPDIR|PYTHONUSERBASE|writable-tmpfs|--container|docker|\bcd\s[^\n]*(ARRAY|JOB_ID)", script.code):
+        return  # an element may have a copy of its own
     for launch in script.launch_lines:
         texts = launch.program.texts
         installs = re.match(_CHANGES_ALL, " ".join(texts))

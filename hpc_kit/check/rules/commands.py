@@ -53,6 +53,8 @@ _ENDING = frozenset({"disown", "kill", "killall", "pkill", "scancel"})
 
 def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
     """Find a `wait` for all processes in the background, one of which never ends."""
+    if not script.training:
+        return  # a job that is only a server waits for it
     monitors = [
         (launch.command, launch.program.name)
         for launch in script.launch_lines
@@ -66,14 +68,14 @@ def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
             continue
         for each in script.commands_after(step):
             # `kill -0` only asks whether the process lives.
-            if each.name in _ENDING and each.texts[1:2] != ["-0"]:
+            if each.name.rpartition("/")[2] in _ENDING and each.texts[1:2] != ["-0"]:
                 break
             by_id = (
                 each.name == "wait"
                 and len(each.words) == 2
                 and each.syntax.words[1].raw.strip('"') in _ids_of(script, step)
             )
-            if by_id and not each.is_conditional and script.training[-1:] and script.training[-1].line != step.line:
+            if by_id and not each.is_conditional and script.training[-1].line != step.line:
                 what = f"this waits for {name} in line {step.line}, which never ends"
                 yield Problem(each, what, 'write kill "$pid" instead', (step.line,))
                 return

@@ -551,6 +551,8 @@ def _threads_of_programs(script: BatchScript, option: DirectiveOption, cpus: int
         # Without srun, a program has the CPUs of all tasks on its node.
         there = cpus if launch.multiplier is not None else cpus * (script.size.tasks_per_node or 1)
         threads = launch.argument(*_THREAD_OPTIONS)
+        if re.search(r"serve|gunicorn|uvicorn|download|upload|sync", " ".join(launch.program.texts[:2])):
+            continue  # such threads wait for the network
         resized = launch.multiplier is not None and launch.multiplier.option("cpus-per-task") is not None
         if threads is not None and (threads.number or 0) > there and not resized and launch.stage("ssh") is None:
             what = f"{threads.number} threads or processes, but --cpus-per-task={cpus}"

@@ -510,12 +510,12 @@ _OFFLINE = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
 _ON = frozenset({"1", "true", "yes", "on"})
 
 
-@rule("KIT510")
+@rule("KIT510", "warning")
 def download_while_offline(script: BatchScript) -> Iterator[Problem]:
     """A download from Hugging Face after HF_HUB_OFFLINE=1.
 
-    With HF_HUB_OFFLINE=1, huggingface_hub sends no request at all: `hf download` ends with OfflineModeIsEnabled. The
-    variable applies to all commands below it.
+    With HF_HUB_OFFLINE=1, huggingface_hub sends no request at all: `hf download` of a repository that is not in the
+    cache ends with OfflineModeIsEnabled. The variable applies to all commands below it.
 
     Fix: `HF_HUB_OFFLINE=0 hf download ...`, or set the variable after the download.
     Documented: huggingface.co/docs/huggingface_hub, "Environment variables".
@@ -530,11 +530,15 @@ def download_while_offline(script: BatchScript) -> Iterator[Problem]:
             for name, each in own.items():
                 offline.pop(name, None)
                 # A branch may choose it for a case in which nothing is downloaded.
-                if each.value.raw.strip("\"'").lower() in _ON and step.name == "export" and not step.is_conditional:
+                if (
+                    each.value.raw.strip("\"'").lower() in _ON
+                    and step.name == "export"
+                    and not (step.is_conditional or step.around("subshell", "function"))
+                ):
                     offline[name] = step.line
-        elif offline and not own and _DOWNLOADS.search(text) and not re.search(r"OFFLINE=|\senv -[iu]", f" {text}"):
+        elif offline and not own and _DOWNLOADS.match(text) and not re.search(r"OFFLINE=|\senv -[iu]", f" {text}"):
             name, line = next(iter(offline.items()))
-            what = f"{name} is set: the download sends no request, and fails"
+            what = f"{name} is set: the download sends no request, and fails unless the cache has all"
             yield Problem(step, what, f"write {name}=0 in front of it, or set {name} after it", (line,))
             return
 

@@ -389,7 +389,9 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
 def _selected(script: BatchScript, name: str) -> bool:
     """Tell whether the script takes one of the names in a variable, or goes through all of them."""
     value = rf"\$\{{?{name}\b\}}?"
-    uses = rf"\$\{{{name}[%#\[:/]|\bin\s+\"?{value}|=\(\s*\"?{value}|<<<\s*\"?{value}|{value}\"?\s*\|"
+    uses = (
+        rf"set --\s+\"?{value}|\$\{{{name}[%#\[:/]|\bin\s+\"?{value}|=\(\s*\"?{value}|<<<\s*\"?{value}|{value}\"?\s*\|"
+    )
     return re.search(uses, script.code) is not None
 
 

@@ -387,7 +387,7 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     for number, line in script.code_lines:
         if re.search(r"\brm\b", line):
             continue
-        match, name = _BY_TIME.search(line), _AS_TEXT.search(line)
+        match, name = _BY_TIME.search(line), _AS_TEXT.search(line[:500])
         if name is not None and not _BY_NUMBER.search(line):
             place = Origin(number, name.start(1) + 1)
             yield Problem(place, _SORTED_AS_TEXT, "write sort -V", certain=False)
@@ -440,9 +440,9 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
 
 
 _OWN_LIMIT = re.compile(
-    r"[-+]*(?:\w+\.)*(?!.*(?:between|eval|every|idle|interval|log|save|timeout|val|wait|warmup))"
-    r"(?:(?:exit|limit|max|run|stop|time|train|wall)\w*[-_](?:\w+[-_])*(?P<unit>hour|min|minute|sec|second)s?"
-    r"|(?P<clock>max[-_]time))\Z"
+    r"[-+]*(?:\w+\.)*(?:(?:exit[-_]duration[-_]in|exit[-_]after|stop[-_]after|(?:time|wall|run)[-_]?(?:time)?[-_]?limit"
+    r"|max(?:[-_](?:run|wall|train|training))?(?:[-_]?(?:time|duration))?(?:[-_]in)?)"
+    r"[-_](?P<unit>hour|min|minute|sec|second)s?|(?P<clock>max[-_]time))\Z"
 )
 """An option of the program for its own time: --exit-duration-in-mins of Megatron, max_time of Lightning."""
 

@@ -78,7 +78,7 @@ _NAMES_NO_HOST = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}|localhost(?:\.localdomai
 
 _OTHER_RANKS = re.compile(
     r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun|mpiexec|\bnproc"
-    r"|distribution|DISTRIBUTION| -m \S*(?:cyclic|plane)"
+    r"|distribution|DISTRIBUTION|SLURM_HOSTFILE| -m \S*(?:cyclic|plane)"
 )
 """A script has its ranks numbered by another launcher than srun, or in another way than in blocks."""
 
@@ -231,7 +231,16 @@ def _host_by_block(attempt: Attempt, rank: int) -> str | None:
     (lines,) = evidence.scripts.values()
     size, nodes = size_of_job(script_options(lines)), expand_nodes(lists.pop())
     total = max([evidence.world, rank + 1, *(each + 1 for each in evidence.ranks)])
-    if _OTHER_RANKS.search("\n".join(lines)) or not size.tasks_per_node or len(nodes) * size.tasks_per_node != total:
+    steps = [line for line in lines if re.search(r"^\s*[^#]*\bsrun\b", line)]
+    is_plain = len(steps) == 1 and not re.search(
+        r"\s-[mwrNn]|--(?:nodelist|relative|nodes|ntasks|multi-prog)", steps[0]
+    )
+    if (
+        not is_plain
+        or _OTHER_RANKS.search("\n".join(lines))
+        or not size.tasks_per_node
+        or len(nodes) * size.tasks_per_node != total
+    ):
         return None
     return nodes[rank // size.tasks_per_node]
 

@@ -81,7 +81,8 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|application called MPI_Abort\([^()]*\) - process (?P<rank6>\d+)"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)"
+    r"|application called MPI_Abort\(MPI_COMM_WORLD, [^()]*\) - process (?P<rank6>\d+)"
     r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL(?:ED BY)? SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
@@ -381,7 +382,7 @@ class _FileCollector:
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.ended.clear()
-        self.dumps.last.clear()
+        self.dumps = DumpReader()
 
     # ---- lines
 

@@ -84,13 +84,14 @@ def _answer(attempt: Attempt) -> Verdict:
         return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
-    absent = find_ranks_without_log(attempt) if culprit is None or culprit.rule.class_ in VICTIMS else []
-    if culprit is None or absent:
-        return unknown_verdict(attempt, absent if culprit else ())
+    if culprit is None:
+        return unknown_verdict(attempt)
     chain = _chain(attempt, culprit)
     # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
         chain = [found]
+    elif chain[-1].rule.class_ in VICTIMS and (absent := find_ranks_without_log(attempt)):
+        return unknown_verdict(attempt, absent)
     return verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
 
 

@@ -39,7 +39,7 @@ _NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host"}
 
 _STARTS_PYTHON = re.compile(r"\s*(?:(?:exec|time|nohup) )*(?:\S*/)?python[\d.]* ")
 _STARTS_PROCESSES = re.compile(
-    r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate|deepspeed|ray|ssh|pdsh|clush|parallel|horovodrun"
+    r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed|accelerate|deepspeed|ray|ssh|pdsh|clush|parallel|horovodrun|ibrun|orterun|aprun|prterun|jsrun|flux"
     r"|xargs)\b|launch|nproc|^\s*(?:bash |sh |\.?/)\S*\.sh\b"
 )
 """A script that starts several processes, or may do so."""
@@ -246,7 +246,10 @@ def _find_stuck(attempt: Attempt) -> Event | None:
     """Return the rank for which the remaining ranks waited, by the last dumps of their stacks."""
     stacks = {rank: stack for rank, stack in attempt.evidence.stacks.items() if stack is not None}
     late = find_late_stacks(stacks)
-    if not late or len(stacks) < len(attempt.evidence.stacks):
+    is_hang = all(stack.is_timeout for stack in stacks.values()) or bool(attempt.of_class("collective-timeout"))
+    if not late or not is_hang or len(stacks) < len(attempt.evidence.stacks):
+        return None
+    if any(stack.has_moved for stack in stacks.values()):
         return None
     places = Counter(stack.place for rank, stack in stacks.items() if rank not in late)
     place = max(places, key=lambda each: places[each])
@@ -255,8 +258,7 @@ def _find_stuck(attempt: Attempt) -> Event | None:
     found = _event(attempt, "late-rank", stuck.line, late[0], detail=f"stacks: {ranks} in {place}")
     found.traceback = stuck.traceback
     is_complete = len(stacks) >= max(attempt.evidence.world, len(attempt.evidence.ranks))
-    is_hang = all(stack.is_timeout for stack in stacks.values()) or bool(attempt.of_class("collective-timeout"))
-    found.is_hint = not (is_complete and is_hang)
+    found.is_hint = not is_complete
     return found
 
 

@@ -24,6 +24,8 @@ _FRAME = re.compile(
     r"|    (?P<name2>\S+) \((?P<file2>[^():]+):(?P<line2>\d+)\)$"
 )
 _STANDARD = sys.stdlib_module_names
+_MAX_LINES = 500
+"""Lines of a stack that are read."""
 _STARTS_PROGRAM = {"<module>", "_run_module_as_main"}
 """Functions at the start of the main thread."""
 
@@ -37,7 +39,10 @@ class Stack(NamedTuple):
     progress: int
     """Lines of progress before it in its file."""
     is_timeout: bool
-    """The program's own timer ran out. A signal may also dump the stacks of a job that is only slow at the moment."""
+    """The program's own timer ran out, or a person called py-spy. A signal may also dump the stacks of a job that only
+    ends or is slow at the moment."""
+    has_moved: bool = False
+    """An earlier dump of the rank shows another place: the rank does not hang."""
 
     @property
     def place(self) -> str:
@@ -75,9 +80,13 @@ class DumpReader:
         if is_timeout := body.startswith("Timeout ("):
             self._timeouts.add(rank)
         if is_header := rank not in self._crashed and bool(_THREAD.match(body)):
-            self._stacks[rank] = Stack(Traceback(lines=[body]), line, progress, rank in self._timeouts)
+            self._stacks[rank] = Stack(
+                Traceback(lines=[body]), line, progress, rank in self._timeouts or " 0x00" not in body
+            )
         elif rank in self._stacks and not body.startswith("  "):
             del self._stacks[rank]
+            if body.strip() and not is_timeout:  # an empty line separates the threads of a dump
+                self._timeouts.discard(rank)
         self.is_open = is_header or rank in self._stacks
         if self.is_open and not is_header:
             self._add(self._stacks[rank], body)
@@ -85,17 +94,20 @@ class DumpReader:
 
     def _add(self, stack: Stack, body: str) -> None:
         traceback = stack.traceback
-        traceback.lines.append(body)
-        if not (found := _FRAME.match(body)):
+        if len(traceback.lines) > _MAX_LINES or not (found := _FRAME.match(body)):
             return
+        traceback.lines.append(body)
         name, file = found["name"] or found["name2"], found["file"] or found["file2"]
         traceback.frames.insert(0, (file, int(found["line"] or found["line2"]), name))
         if name == "<module>":
             traceback.frames = [(_mark_installed(own, file), at, call) for own, at, call in traceback.frames]
-        # A signal also reaches the workers of a DataLoader, which are forks of the rank.
-        is_worker = any(frame[2] == "_worker_loop" for frame in traceback.frames)
-        if name in _STARTS_PROGRAM and stack.line.rank is not None and not is_worker:
-            self.last[stack.line.rank] = stack
+        if name not in _STARTS_PROGRAM or stack.line.rank is None:
+            return
+        # A signal also reaches the forks of the rank, such as the workers of a DataLoader.
+        if not any(frame[2] == "_worker_loop" or "popen_fork" in frame[0] for frame in traceback.frames):
+            before = self.last.get(stack.line.rank)
+            has_moved = before is not None and (before.has_moved or before.place != stack.place)
+            self.last[stack.line.rank] = stack._replace(has_moved=has_moved)
 
 
 def _mark_installed(file: str, program: str) -> str:

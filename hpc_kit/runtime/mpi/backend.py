@@ -1,6 +1,6 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
-A group that a program creates without a time-out gets that of the job. Each default group has its own keys.
+A group that a program creates without a time-out gets that of the job.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
@@ -16,8 +16,7 @@ import functools
 import inspect
 import os
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +46,6 @@ class _Session:
     meeting: Callable[[], Meeting | None] = lambda: None
     started_by_mpi: bool = False
     is_installed: bool = False
-    default_groups: Counter[str] = field(default_factory=Counter)
-    """Number of default groups that this process created, by world size. Some ranks may create a group alone first."""
 
 
 _session = _Session()
@@ -118,36 +115,9 @@ def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
         seconds = os.environ.get(TIMEOUT_VARIABLE)
         if seconds and call.arguments.get("timeout") is None:
             call.arguments["timeout"] = timedelta(seconds=float(seconds))
-        if "init_method" in signature.parameters:
-            _set_own_store(call.arguments)
         return function(*call.args, **call.kwargs)
 
     return translated
-
-
-def _set_own_store(arguments: dict[str, Any]) -> None:
-    """Pass the second and each later default group of this process a part of the store that no other group has used.
-
-    The store at MASTER_PORT outlives a group, and torch uses the keys of a destroyed group again. gloo would connect to
-    the addresses of the destroyed group.
-    """
-    url = arguments.get("init_method") or "env://"
-    rank, size = arguments.get("rank", -1), arguments.get("world_size", -1)
-    if arguments.get("store") is not None or not url.startswith(("env://", "tcp://")):
-        return
-    ranks = os.environ.get("WORLD_SIZE", "") if size == -1 else str(size)
-    _session.default_groups[ranks] += 1
-    number = _session.default_groups[ranks]
-    if number == 1:
-        return
-    from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
-    from torch.distributed.constants import default_pg_timeout
-
-    timeout = arguments.get("timeout") or default_pg_timeout
-    store, rank, size = next(rendezvous(url, rank, size, timeout=timeout))
-    store.set_timeout(timeout)
-    own = PrefixStore(f"default group {number} of {size} ranks", store)
-    arguments.update(init_method=None, store=own, rank=rank, world_size=size)
 
 
 def _without_gpu(backend: str) -> str | None:
