@@ -54,7 +54,7 @@ def convert_csh(lines: list[str]) -> str:
     return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
 
 
-RESOLVER = re.compile(r"\$\{(?:now:%|hydra[:.]|oc\.)[^${}\n]*\}")
+RESOLVER = re.compile(r"\$\{(?:now:%|hydra[:.][a-z]|oc\.)[^${}\n]*\}")
 """An expression of Hydra or OmegaConf, `${now:%Y-%m-%d}`, which has the form of an expansion of bash."""
 
 _NAMED_VERSION = re.compile(

@@ -289,9 +289,10 @@ def sweep_without_multirun(script: BatchScript) -> Iterator[Problem]:
         arguments = words[first + 1 :]
         texts = [word.text for word in arguments]
         multirun = {"-m", "--multirun"} & set(texts) or any("hydra.mode=" in text for text in texts)
-        if multirun or not any(map(_OF_HYDRA.match, texts)) or launch.program.kind != "python":
+        is_open = any(text.startswith("$") for text in texts)  # "$@" may contain --multirun
+        if multirun or is_open or not any(map(_OF_HYDRA.match, texts)) or launch.program.kind != "python":
             continue
-        sweep = next((word for word in arguments if _SWEEP.match(word.text)), None)
+        sweep = next((word for word in arguments if _SWEEP.match(word.text) and "\\," not in word.text), None)
         if sweep is not None:
             what = f"{sweep.text} is a sweep: without --multirun, Hydra stops"
             yield Problem(sweep, what, "write --multirun in front of the settings", (launch.line,))

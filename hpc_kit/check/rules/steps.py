@@ -384,6 +384,8 @@ def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
         body = script.file_written_to(launch.program.texts[0]) if srun is not None else None
         if srun is None or body is None or not tasks or "multi-prog" not in srun.options:
             continue
+        if script.code.count(launch.program.texts[0]) > 2:
+            continue  # a further command may change the file
         records = [
             (number, match[1]) for number, line in enumerate(body.text.split("\n")) if (match := _RECORD.match(line))
         ]
