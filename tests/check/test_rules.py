@@ -1655,6 +1655,8 @@ GOOD = [
     ("KIT233", HEAD + 'python t.py hydra.run.dir=o "$@" a=1,2\n'),
     ("KIT233", HEAD + 'python t.py hydra.run.dir=o "name=a\\,b"\n'),
     ("KIT421", HEAD + "jupyter lab &\nwait\n"),
+    ("KIT501", HEAD + "export HF_TOKEN=$(<~/.hf)\npython t.py\nunset HF_TOKEN\nenv\n"),
+    ("KIT501", HEAD + "export HF_TOKEN=$(<~/.hf)\nenv >/dev/null\npython t.py\n"),
     ("KIT510", HEAD + "export HF_HUB_OFFLINE=1\necho 'run hf download a/b first'\npython t.py\n"),
     ("KIT431", HEAD + "#SBATCH -t 1:00:00\npython t.py --max-audio-sec 7200 --max-age-hours 48\n"),
     ("KIT305", FOUR + "MAIN_HOST=$(scontrol show hostnames)\nA=($MAIN_HOST)\nexport MASTER_ADDR=${A[0]}\n"),

@@ -670,6 +670,8 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, remedy, (secrets.get(name),), certain=False)
             return
         secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
+        if step.name == "unset":
+            secrets = {name: line for name, line in secrets.items() if name not in step.texts}
         if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):
             secrets[step.texts[1]] = step.line
 
@@ -679,12 +681,14 @@ def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | No
     behind = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
     printed = {program_of(each) if isinstance(each, SimpleCommand) else None for each in behind} <= _PASSES_ON
     # The code of a task prints into a log as well, but mostly tests variables of its own.
-    if not printed or any(place.role == "code" for place in step.position.outward()):
+    output = step.syntax.output
+    discarded = output is not None and output.raw == "/dev/null"
+    if not printed or discarded or any(place.role == "code" for place in step.position.outward()):
         return None
     words = [text for text in step.texts[1:] if not text.startswith("-")] if step.name == "srun" else step.texts
     if set(words) in _PRINTS_ALL:
         return next(iter(secrets), None)
-    if step.syntax.output is not None:
+    if output is not None:
         return None
     if step.name == "cat" and len(words) == 2 and _SECRET_FILE.search(words[1]):
         return words[1]
