@@ -47,8 +47,8 @@ cancel: venv ## cancel JOB (all of that name) or ID
 list: venv ## list jobs, clusters and templates
 	@$(KIT) list $(ARGS)
 
-# Four processes on two cores, because tests also wait. Each process gets a few tests at a time and in order: no process is
-# left with many long tests, and tests that share a fixture of their module mostly run in one process.
+# Four processes on two cores, because tests also wait. Each process gets a few tests at a time and in order: none is left
+# with many long tests, and tests that share a fixture of their module mostly run in one process.
 TOGETHER := --numprocesses=4 --maxschedchunk=8
 
 # Without compiled files, each of the hundreds of processes compiles all that it imports.

@@ -114,7 +114,7 @@ def _collect_attempts(events: Iterable[Event]) -> list[Attempt]:
             waited = 0.0
             if attempts:
                 last = attempts[-1]
-                # Slurm killed an attempt without an end: what the next one finds of it is the last checkpoint.
+                # Slurm killed an attempt that noted no end: its latest checkpoint shows how far it came.
                 waited = max(0.0, event.time - (last.end or last.saved or event.time))
             number, nodes = event.attempt, str(event.nodes)
             attempts.append(Attempt(number=number, job_id=event.job_id, nodes=nodes, start=event.time, waited=waited))

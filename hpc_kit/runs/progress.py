@@ -153,7 +153,7 @@ def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], 
 def find_slowest(waits: dict[int, float], hosts: dict[int, str]) -> SlowestRanks | None:
     """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap."""
     order = sorted(waits, key=lambda rank: waits[rank])
-    # A slow rank computes while the others wait for it: it has the smallest share of waiting.
+    # A slow rank computes while the remaining ranks wait for it: it has the smallest share of waiting.
     gaps = [(waits[above] - waits[below], n) for n, (below, above) in enumerate(pairwise(order), 1)]
     gap, count = max(gaps[: len(order) // 2], default=(0.0, 0))
     if gap < _CLEAR_GAP:

@@ -81,7 +81,7 @@ class DumpReader:
             self._timeouts.add(rank)
         if is_header := rank not in self._crashed and bool(_THREAD.match(body)):
             self._stacks[rank] = Stack(
-                Traceback(lines=[body]), line, progress, rank in self._timeouts or " 0x00" not in body
+                Traceback(lines=[body]), line, progress, rank in self._timeouts or "most recent call first" not in body
             )
         elif rank in self._stacks and not body.startswith("  "):
             del self._stacks[rank]
