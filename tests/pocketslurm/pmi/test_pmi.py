@@ -253,7 +253,7 @@ def test_the_mapping_of_tasks_is_slurms(tasks: list[list[int]], distribution: st
 
 
 def test_tasks_have_the_plug_ins_variables(running_job: RunningJob) -> None:
-    tell = ("bash", "-c", "echo $PMI_RANK $PMI_SIZE ${PMI_JOBID#*.} $SLURM_MPI_TYPE $(readlink /proc/self/fd/$PMI_FD)")
+    tell = ("bash", "-c", "echo $PMI_RANK $PMI_SIZE $SLURM_JOB_ID $SLURM_MPI_TYPE $(readlink /proc/self/fd/$PMI_FD)")
     output = running_job.srun("-N2", "-n3", "--mpi=pmi2", *tell)
     words = [line.split() for line in output.out]
     assert [each[:2] for each in words] == [[str(task), "3"] for task in range(3)]
