@@ -55,7 +55,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     ]
     if len(runs) < len(old):
         kept = format_count(len(old) - len(runs), "old run")
-        echo(f"kept: {kept} of jobs that have not ended, or of another cluster", err=True)
+        echo(f"kept: {kept} of jobs that have not ended, or of another cluster (--cluster)", err=True)
     if not runs:
         echo(f"nothing to delete in {short_path(session.runs)}")
         return

@@ -6,6 +6,7 @@ cluster may have a job of another project with the same id.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -19,9 +20,10 @@ from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobSelection
 from hpc_kit.slurm.cluster_identity import find_command
 from hpc_kit.spec import search_path
+from hpc_kit.spec.load import load_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
@@ -107,17 +109,21 @@ def _find_own_runs(session: Session, ids: Iterable[str]) -> list[list[Run]]:
     return [[run for run in index.find_all(job_id) if _belongs_to(run, session)] for job_id in ids]
 
 
-def _other_clusters(session: Session, ids: Iterable[str], *, with_files: bool) -> Iterable[str]:
+def _other_clusters(session: Session, ids: Sequence[str], *, with_files: bool) -> list[str]:
     """Return the clusters that the records of these ids name, the latest run first.
 
-    `with_files` adds the cluster files of the project, because each may have a runs folder of its own.
+    `with_files` adds the cluster files of the project with another folder of runs that contains these ids.
     """
     index = RunIndex(session.runs)
     runs = [run for job_id in ids for run in index.find_all(job_id) if not _belongs_to(run, session)]
     names = [cluster_option(run.record) for run in runs if run.record is not None]
-    if with_files:
-        names += sorted(path.stem for path in (search_path.current_folder() / "env").glob("*.toml"))
-    return dict.fromkeys(name for name in names if name != session.cluster.name)
+    root = search_path.current_folder()
+    for path in sorted((root / "env").glob("*.toml")) if with_files else []:
+        with suppress(HpcKitError):
+            folder = root / load_cluster(path.stem, root=root).runs
+            if folder != session.runs and all(map(RunIndex(folder).find_all, ids)):
+                names.append(path.stem)
+    return [name for name in dict.fromkeys(names) if name != session.cluster.name]
 
 
 def _open_reachable(name: str) -> Session | None:
