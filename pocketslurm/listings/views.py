@@ -222,12 +222,14 @@ class JobView:
 
 def megabytes(size: int) -> str:
     """Format memory as Slurm does, in the largest unit that needs at most two decimals: `1000M`, `1.50G`, `2G`."""
+    if not size:
+        return "0"
     number, unit = float(size), "M"
     for larger in "GT":
         if number < 1024 or number % 512:
             break
         number, unit = number / 1024, larger
-    return f"{number:.2f}{unit}" if number % 1 else f"{int(number)}{unit}" if size else "0"
+    return f"{number:.2f}{unit}" if number % 1 else f"{int(number)}{unit}"
 
 
 def null(text: str) -> str:

@@ -46,7 +46,7 @@ class SchedulingPass:
         self.running = state.jobs("state = 'RUNNING' OR completing")
         self.totals = nodes.all_of(state)
         self.free = node_selection.free_nodes(self.totals, self.running)
-        # Whatever a job in front is waiting for is not given to one behind it.
+        # Without reservations, small jobs would start again and again before a large one.
         self.reserved: set[str] = set()
 
     def run(self) -> PassResult:
@@ -80,7 +80,7 @@ class SchedulingPass:
         if job.dependency and (reason := self._dependency(job)):
             return reason
         if job.priority == 0:
-            # The reason of a held job tells who may release it.
+            # The reason of a held job shows who may release it.
             return job.reason if job.reason in HELD else "JobHeldUser"
         if job.begin_time > self.now:
             self._wake_at(job.begin_time)
@@ -108,7 +108,7 @@ class SchedulingPass:
         return "DependencyNeverSatisfied"
 
     def _start(self, parts: list[Job]) -> list[str | None]:
-        """Give nodes to a job, all components of it or none, or to as many tasks of an array as there is room for."""
+        """Start a job with all of its components, or the tasks of an array that fit. Return the pending reasons."""
         never = [self._why_never(job) for job in parts]
         if any(never):
             return never
@@ -183,7 +183,7 @@ class SchedulingPass:
         return ["PartitionNodeLimit" if too_many else "Resources"] * len(requests)
 
     def _reserve(self, request: JobRequest, totals: list[NodeResources]) -> str:
-        """Keep what a job could run on from those behind it; the reason why it does not run itself."""
+        """Reserve the nodes that a job could use, so that no later job gets them. Return the job's reason."""
         wanted = candidates(request, totals)
         behind = bool(wanted & self.reserved)
         self.reserved |= wanted
