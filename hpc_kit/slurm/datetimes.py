@@ -42,19 +42,21 @@ def parse_datetime(text: str, now: dt.datetime | None = None) -> dt.datetime:
 
 
 def _read_day_and_clock(text: str, now: dt.datetime) -> dt.datetime:
-    found: dict[type, dt.date | dt.time] = {}
+    day: dt.date | None = None
+    clock: dt.time | None = None
     while text := text.lstrip(_SEPARATORS):
         match = next(filter(None, (pattern.match(text) for pattern in (_WORD, _CLOCK, *_DATES))), None)
         value = _read_value(match, now) if match else None
-        # Slurm silently uses the last of several dates or clock times, which cannot be intended.
-        if match is None or value is None or type(value) in found:
+        if match and isinstance(value, dt.date) and day is None:
+            day = value
+        elif match and isinstance(value, dt.time) and clock is None:
+            clock = value
+        else:  # also for a second date or clock time, which Slurm silently takes instead of the first one
             raise ValueError(text)
-        found[type(value)] = value
         text = text[match.end() :]
-    if not found:
+    if day is None and clock is None:
         raise ValueError(text)
-    day, clock = found.get(dt.date), found.get(dt.time, dt.time())
-    moment = dt.datetime.combine(day or now.date(), clock)  # type: ignore[arg-type]  # the key is the type
+    moment = dt.datetime.combine(day or now.date(), clock or dt.time())
     return moment + dt.timedelta(days=int(day is None and moment < now))
 
 

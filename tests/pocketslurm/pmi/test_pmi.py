@@ -375,6 +375,7 @@ def test_a_rank_that_exits_without_finalize_ends_alone(
 
 
 @MPICH
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_program_of_torch_is_one_world(make_slurm: Callable[..., Slurm]) -> None:
     running_job = RunningJob(make_slurm(nodes="127.0.0.[1-4]"), "-N2", "-n2")
