@@ -245,10 +245,10 @@ def _value_error(option: Option, value: str) -> CommandError:
 
 
 def check_clusters(command: str, clusters: str, settings: Settings) -> None:
-    """Stop a command that asks for another cluster, with its words.
+    """Check that a command asks for this cluster, unless the settings are not strict.
 
     Raises:
-        PlainError: It does.
+        PlainError: It asks for another one.
     """
     if settings.strict and (lines := settings.other_clusters(clusters)):
         raise PlainError("\n".join(f"{command}: {line}" for line in lines))

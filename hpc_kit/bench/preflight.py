@@ -338,8 +338,10 @@ def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
     return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(slow)}"] if slow else []
 
 
-def _list_some(items: Sequence[str], most: int = 4) -> str:
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+def _list_some(items: Sequence[str]) -> str:
+    """Return the first four items, and the number of further ones."""
+    shown = ", ".join(items[:4])
+    return f"{shown} and {len(items) - 4} more" if len(items) > 4 else shown
 
 
 def format_rate(name: str, rate: float) -> str:

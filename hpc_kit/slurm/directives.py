@@ -21,7 +21,7 @@ _HET_MARKS = (["hetjob"], ["packjob"])
 
 
 def is_het_mark(text: str) -> bool:
-    """Tell whether a directive, `#SBATCH hetjob`, begins the next component of a heterogeneous job."""
+    """Return whether a directive, `#SBATCH hetjob`, begins the next component of a heterogeneous job."""
     return text[len(MARK) :].split()[:1] in _HET_MARKS
 
 

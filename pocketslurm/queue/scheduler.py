@@ -90,7 +90,7 @@ class SchedulingPass:
         return None
 
     def _drop(self, job: Job, state: str, reason: str) -> None:
-        """End a job that has not begun."""
+        """End a job that has not started."""
         self.state.update_components(job.leader_id, state=state, reason=reason, end_time=self.now)
 
     def _dependency(self, job: Job) -> str | None:
@@ -156,7 +156,7 @@ class SchedulingPass:
         return bool(job.array_at_once) and running >= job.array_at_once
 
     def _place(self, parts: list[Job]) -> list[str | None]:
-        """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
+        """Start a job if all of its components find nodes. As with Slurm, no two components share a node."""
         requests = [(decode_size(job.request), self._totals(job)) for job in parts]
         found = select_for_components(
             [ComponentRequest(request, self._free(totals), totals) for request, totals in requests]

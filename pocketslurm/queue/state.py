@@ -46,7 +46,7 @@ class StateDirectory:
         self._db: sqlite3.Connection | None = None
 
     def reload(self) -> None:
-        """Take over settings that were changed since; a file that cannot be used changes nothing."""
+        """Read the settings again. A file that cannot be used changes nothing."""
         with contextlib.suppress(HpcKitError):
             self.settings = load_settings({STATE_VARIABLE: str(self.directory), CONF_VARIABLE: self.conf})
 
@@ -148,11 +148,11 @@ class StateDirectory:
 
     # Steps
 
-    def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
-        """Return the steps of the current or another attempt by number; the batch script is -1."""
-        which = "coalesce(?, (SELECT attempt FROM jobs WHERE jobs.job_id = steps.job_id))"
-        sql = f"SELECT * FROM steps WHERE job_id = ? AND attempt = {which} ORDER BY step_id"
-        rows = self.execute(sql, (job_id, attempt))
+    def steps(self, job_id: int) -> list[Step]:
+        """Return the steps of the current attempt by number; the batch script is -1."""
+        current = "SELECT attempt FROM jobs WHERE jobs.job_id = steps.job_id"
+        sql = f"SELECT * FROM steps WHERE job_id = ? AND attempt = ({current}) ORDER BY step_id"
+        rows = self.execute(sql, (job_id,))
         return [Step(**read_row(row, Step)) for row in rows]
 
     def next_step_id(self, job_id: int) -> int:

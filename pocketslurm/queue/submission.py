@@ -232,7 +232,7 @@ NOTHING_ALLOCATED: dict[str, object] = {"nodes": [], "cpus": [], "mem": [], "gpu
 
 
 def put_back(state: StateDirectory, job: Job) -> None:
-    """Put a job whose processes are gone back into the queue; one with no priority stays held there."""
+    """Requeue a job whose processes have ended. A job with priority 0 stays held."""
     queued: dict[str, object] = {
         "state": "PENDING",
         "completing": False,

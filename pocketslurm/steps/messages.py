@@ -82,7 +82,7 @@ class TaskExits:
         return text and f"{node}: {format_tasks(tasks)}: {text}"
 
     def _record(self, status: int) -> None:
-        """Keep the highest: out of memory before a signal, a signal before an exit code."""
+        """Record the status if it is the highest: out of memory, then signals, then exit codes."""
         self.bad = self.bad or status != 0
         if status != OUT_OF_MEMORY and os.WIFSIGNALED(status):
             self.killed = self.killed or os.WTERMSIG(status) in {signal.SIGKILL, signal.SIGTERM}
