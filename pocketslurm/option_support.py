@@ -9,7 +9,6 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
@@ -185,8 +184,8 @@ _SRUN_ONLY = {
     "interactive": OptionNote(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mpi": OptionNote(
         _WORKS,
-        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that Open"
-        " MPI's ranks find nobody, and is refused with `strict`",
+        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that each"
+        " rank of Open MPI is alone, and is refused with `strict`",
     ),
     "msg-timeout": OptionNote(_NO_EFFECT, "no messages go over a network"),
     "multi-prog": OptionNote(_REFUSED, "start a script that chooses the program by SLURM_PROCID"),
@@ -223,6 +222,7 @@ def check_options(options: Iterable[ParsedOption], *, strict: bool, later: Colle
         option, value = each.option, each.value
         if option.since and strict:
             raise UsageError(f"unrecognized option '--{option.name}'", status=BAD_OPTION)
+        # 0 nodes are refused with the size of the job, by another message.
         no_nodes = option.name == "nodes" and value and not value.strip("0")
         if no_nodes or option.kind in later or option.name in later:
             continue
@@ -240,15 +240,15 @@ def _value_error(option: Option, value: str) -> CommandError:
     if option.kind == "gpus":
         return CommandError(f"error: {INVALID_GRES}")
     if option.kind == "instant" and value:
-        sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
+        sys.stderr.write(f"Invalid time specification (pos=0): {value}\n")
     return CommandError(f"error: {text}", status=1 if option.kind in {"number", "count"} else BAD_OPTION)
 
 
 def check_clusters(command: str, clusters: str, settings: Settings) -> None:
-    """Stop a command that asks for another cluster, with its words.
+    """Check that a command asks for this cluster, unless the settings are not strict.
 
     Raises:
-        PlainError: It does.
+        PlainError: It asks for another one.
     """
     if settings.strict and (lines := settings.other_clusters(clusters)):
         raise PlainError("\n".join(f"{command}: {line}" for line in lines))

@@ -48,7 +48,7 @@ _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "R
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     parts, command = _parse(argv, strict=load_settings(environ).strict)
     if any(part.has("version") or part.has("help") or part.has("usage") for part in parts):
         print(

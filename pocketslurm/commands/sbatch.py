@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# The controller, not sbatch, looks at these; or they are worked out with the size of the job.
+# The controller checks these options, not sbatch, or they are checked with the size of the job.
 _LATER = frozenset({"array", "dependency", "hostlist"})
 _WAIT_SECONDS = 0.25
 _PACKJOB = 'sbatch: Warning: the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     strict = load_settings(environ).strict
     parts, words = _parse(argv, strict=strict)
     parsed = ParsedOptions(tuple(each for part in parts for each in part.given))
@@ -98,12 +98,12 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[
 
 def _usage_error(error: DirectiveError, script: str = "") -> CommandError:
     """Return the error with Slurm's message and exit status."""
-    line = (error.found or error.what).splitlines()[-1].removeprefix("sbatch: ")
-    if line.startswith("fatal: "):
-        return CommandError(f"fatal: {script}: {line.removeprefix('fatal: ')}")
-    if "Invalid directive" in line:
-        return CommandError(line, status=BAD_OPTION)
-    return UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
+    lines = [line.removeprefix("sbatch: ") for line in (error.found or error.what).splitlines()]
+    if lines[-1].startswith("fatal: "):
+        return CommandError(f"fatal: {script}: {lines[-1].removeprefix('fatal: ')}")
+    if complaints := [line for line in lines if line.startswith("error: ")]:
+        return CommandError(*complaints, status=BAD_OPTION if "Invalid directive" in complaints[0] else 1)
+    return UsageError(f"{lines[-1]}{plugin_hint(lines[-1])}", status=BAD_OPTION)
 
 
 def _check(options: ParsedOptions, *, strict: bool) -> None:
@@ -198,7 +198,6 @@ def read_script(parsed: ParsedOptions, words: list[str], environ: Mapping[str, s
             script = b""
         except OSError:
             raise CommandError(f"error: Unable to open file {words[0]}") from None
-    _check_script(script)
     return script, command
 
 
@@ -210,25 +209,3 @@ def _find(name: str, environ: Mapping[str, str]) -> str:
         if os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
             return os.path.abspath(path)  # noqa: PTH100
     return name
-
-
-def _check_script(script: bytes) -> None:
-    if not script:
-        raise CommandError("error: Batch script is empty!")
-    if not script.strip():
-        raise CommandError("error: Batch script contains only whitespace!")
-    if not script.startswith(b"#!"):
-        raise CommandError(
-            "error: This does not look like a batch script.  The first",
-            "error: line must start with #! followed by the path to an interpreter.",
-            "error: For instance: #!/bin/sh",
-        )
-    if b"\0" in script:
-        raise CommandError(
-            "error: The Slurm controller does not allow scripts that", "error: contain a NULL character '\\0'."
-        )
-    if b"\r\n" in script:
-        raise CommandError(
-            "error: Batch script contains DOS line breaks (\\r\\n)",
-            "error: instead of expected UNIX line breaks (\\n).",
-        )

@@ -41,7 +41,7 @@ KILL_WAIT_SECONDS = 3.0
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     try:
         return _srun(argv, environ)
     except CommandError as refusal:

@@ -119,10 +119,9 @@ def _is_nothing(option: Option, value: str | None) -> bool:
 
 
 def _refuse(values: Mapping[str, str]) -> None:
-    """Stop at the first option that a program could rely on in vain."""
+    """Check that no option is refused here. Options of an allocation do not count inside a job."""
     for name, value in values.items():
         row = SRUN_SUPPORT[name]
-        # Inside a job, srun passes over options of an allocation.
         inside = "jobid" in values and name in ALLOCATION
         empty = name.endswith(("prolog", "epilog")) and value.lower() in {"", "none"}
         if row.support is Support.REFUSED and not inside and not empty:
