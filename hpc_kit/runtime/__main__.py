@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
+from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.torch_environment import set_variables, torch_variables
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
@@ -201,6 +202,15 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
+            _note_separate_ranks(world)
+
+
+def _note_separate_ranks(world: World) -> None:
+    """Say that ranks which have met did not train together: the program starts no group, or one in another process."""
+    if world.is_main and world.world_size > 1 and "torch" in sys.modules and not backend.has_created_group():
+        sys.stderr.write(
+            f"hpc-kit: note: no process group was created: each of the {world.world_size} ranks ran the program alone\n"
+        )
 
 
 def _run_program(command: program.ProgramCommand) -> None:
