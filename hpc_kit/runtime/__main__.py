@@ -10,12 +10,13 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
+from hpc_kit.run_files import FIRST_FAILURE, LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
 from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
@@ -74,6 +75,7 @@ def main(words: list[str]) -> None:
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
+        _forget_recovered_failure(world)
         _run_as_rank(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         code = first_failure.exit_code(error)
@@ -234,6 +236,14 @@ def _write_own_log(world: World) -> None:
         stream.flush()
         os.dup2(log, stream.fileno())
     os.close(log)
+
+
+def _forget_recovered_failure(world: World) -> None:
+    """Remove the record of a failure after which torchrun has started all workers again (--max-restarts)."""
+    run, restarts = os.environ.get(RUN_VARIABLE), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if run and world.is_main and world.launcher == "torchrun" and restarts != "0":
+        with suppress(OSError):
+            Path(run, FIRST_FAILURE).unlink()
 
 
 def _print_error(error: BaseException) -> None:
