@@ -104,11 +104,11 @@ def _code_of_shell(words: Sequence[str], folder: Path) -> ShellCode | None:
 
 def _code_of_make(words: Sequence[str], folder: Path) -> ShellCode | None:
     """Return the commands of the targets that make is asked for, by default the first one, without those they need."""
-    values, targets, words = {"-C": ".", "-f": "Makefile"}, list[str](), list(words)
-    while words:
-        word = words.pop(0)
+    values, targets, rest = {"-C": ".", "-f": "Makefile"}, list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
         if word[:2] in values:
-            values[word[:2]] = word[2:] or (words.pop(0) if words else "")
+            values[word[:2]] = word[2:] or (rest.pop(0) if rest else "")
         elif not word.startswith("-") and "=" not in word and not word.isdigit():
             targets.append(re.escape(word))
     file = PurePath(values["-C"], values["-f"])
