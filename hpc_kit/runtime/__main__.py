@@ -222,6 +222,7 @@ def _run_program(command: program.ProgramCommand) -> None:
         if first_failure.exit_code(stop):
             raise
     if "torch.distributed" in sys.modules:
+        shutdown.wait_for_program_threads()
         shutdown.destroy_process_group()
         shutdown.wait_for_gloo_threads()  # the program may have destroyed the group itself
 

@@ -160,6 +160,30 @@ def test_ranks_without_a_process_group_are_noted_once(tmp_path: Path) -> None:
     assert run_two_tasks(tmp_path, "import torch", HPC_KIT_LAUNCHER="single") == [(0, "")] * 2
 
 
+TRAINING_THREAD = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch import distributed as dist
+
+dist.init_process_group("gloo")
+pool = ThreadPoolExecutor(1)
+pool.submit(print).result()
+
+def train():
+    time.sleep(1)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(total.item(), flush=True)
+
+threading.Thread(target=train).start()
+"""
+
+
+def test_a_training_in_a_thread_goes_on_after_the_end_of_the_main_thread(tmp_path: Path) -> None:
+    assert run_two_tasks(tmp_path, TRAINING_THREAD) == [(0, "\n2.0\n")] * 2
+
+
 FABRIC = """
 import torch
 from lightning_fabric import Fabric
