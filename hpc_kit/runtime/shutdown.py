@@ -56,6 +56,21 @@ def destroy_process_group() -> None:
         wait_for_gloo_threads()
 
 
+def wait_for_program_threads() -> None:
+    """Wait for the threads that the interpreter waits for at its end: a training may run in one of them.
+
+    Idle threads of an executor end only when the interpreter asks them to.
+    """
+    executor = getattr(sys.modules.get("concurrent.futures.thread"), "__file__", None)
+    for thread in threading.enumerate():
+        is_own = thread is threading.current_thread() or thread.name.startswith("hpc_kit")
+        while not is_own and not thread.daemon and thread.is_alive():
+            frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - documented in spite of its name
+            if frame is None or frame.f_code.co_filename == executor:
+                break
+            time.sleep(_PAUSE)
+
+
 def wait_for_gloo_threads(seconds: float = 5.0) -> None:
     """Wait until gloo's threads sleep, for at most `seconds`.
 
