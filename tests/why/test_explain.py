@@ -37,6 +37,51 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
+def test_ranks_that_fail_with_one_error_are_all_named(tmp_path: Path) -> None:
+    for rank in range(8):
+        error = f"ValueError: shard {rank} is empty" if rank % 2 else LOST
+        tmp_path.joinpath(f"rank-{rank}.log").write_text(STEPS + TRACEBACK.format(error=error))
+    verdict = explain([tmp_path])
+    assert verdict.cause.startswith("each of ranks 1, 3, 5, 7 failed with ValueError: shard 1 is empty")
+    assert (verdict.rank, verdict.ranks, verdict.confidence) == (1, [1, 3, 5, 7], "certain")
+    assert verdict.also == ["ranks 0, 2, 4, 6 failed because of it (lost connection)"]
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "ranks"),
+    [
+        ("Segmentation fault", "each of ranks 4, 5, 7 on n2 crashed", [4, 5, 7]),
+        # The first exit ends the remaining tasks.
+        ("Exited with exit code 1", "unknown: rank 2 on n1 ended with exit code 1", [2]),
+    ],
+)
+def test_only_the_first_of_equal_exit_codes_is_the_cause(
+    tmp_path: Path, end: str, cause: str, ranks: list[int]
+) -> None:
+    first = "2" if "code" in end else "4,5"
+    log = f"srun: error: {'n1' if first == '2' else 'n2'}: task{'s' * (first != '2')} {first}: {end}\n"
+    log += f"srun: error: n2: task 7: {end}\nsrun: error: n1: tasks 0-1: Terminated\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log)
+    assert verdict.cause.startswith(cause)
+    assert verdict.ranks == ranks
+
+
+def test_one_exception_in_different_lines_is_not_one_error(tmp_path: Path) -> None:
+    other = TRACEBACK.replace("line 9", "line 12")
+    logs = {f"rank__{rank}_log": STEPS + LOST for rank in (0, 3)}
+    logs |= {
+        f"rank__{rank}_log": STEPS + text.format(error="AssertionError") for rank, text in ((1, TRACEBACK), (2, other))
+    }
+    assert why(tmp_path, **logs).ranks == [1]
+
+
+def test_several_late_ranks_are_all_named(tmp_path: Path) -> None:
+    log = STEPS + "RuntimeError: Ranks 2, 3 failed to pass monitoredBarrier in 60000 ms\n"
+    verdict = why(tmp_path, slurm_log=log)
+    assert verdict.cause.startswith("each of ranks 2, 3 is late or hangs")
+    assert (verdict.rank, verdict.ranks) == (2, [2, 3])
+
+
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
     late = TRACEBACK.format(
         error="RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
@@ -155,7 +200,7 @@ def test_secrets_are_masked(text: str, masked: str) -> None:
 def test_the_document_has_exactly_its_keys_and_no_escapes(tmp_path: Path) -> None:
     verdict = why(tmp_path, slurm_log="\x1b[31m" + TRACEBACK.format(error="ValueError: \x1b[1mbad\x1b[0m\x07 shard"))
     document = verdict_json(verdict)
-    assert list(document) == ["cause", "class", "rank", "host", "evidence", "traceback", "fix", "confidence"]
+    assert list(document) == ["cause", "class", "rank", "ranks", "host", "evidence", "traceback", "fix", "confidence"]
     assert "\x1b" not in str(document) and "\x07" not in str(document)
     assert [label for label, _ in verdict_rows(verdict)][:2] == ["cause", "proof"]
 

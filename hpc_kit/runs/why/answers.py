@@ -11,19 +11,24 @@ from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.attempt import explains
 from hpc_kit.runs.why.events import EXCEPTION, KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
-from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
+from hpc_kit.runs.why.reading import natural_order
+from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
+from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
 from hpc_kit.slurm.sizes import size_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.events import Event, TaskEnd
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
+
+OWN_ERROR = 44
+"""Weight from which an error is one of its rank itself: that of any exception."""
 
 NO_FAILURE = "no-failure"
 UNKNOWN = "unknown"
@@ -46,6 +51,7 @@ class Verdict:
     """One sentence. It begins with "unknown" or "did not fail" if that is the answer."""
     class_: str
     rank: int | None = None
+    """The rank that failed first."""
     host: str | None = None
     evidence: list[Proof] = field(default_factory=list)
     traceback: str | None = None
@@ -55,6 +61,8 @@ class Verdict:
     """Ranks that failed because of it."""
     earlier: list[str] = field(default_factory=list)
     """Causes of earlier attempts."""
+    ranks: list[int] = field(default_factory=list)
+    """All ranks that failed with the same error, in order."""
     exit_code: int | None = None
     """Exit code of the rank, as a shell shows it."""
     is_own_failure: bool = False
@@ -89,12 +97,12 @@ _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partitio
 def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
     """Return the answer that an event is the cause."""
     rule = event.rule
-    ranks = _ranks_with(attempt, event)
     rank, host = place_of(attempt, event)
+    ranks = _ranks_alike(attempt, event)
     values = _values_of(attempt, event)
     values["who"] = "every rank" if _is_of_all(attempt, event) else describe_rank(attempt, rank, host, ranks)
-    if host:
-        values.setdefault("host", host)
+    values |= {"host": host} if host and "host" not in values else {}
+    values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
     cause = fill_template(rule.cause, values)
     if event.traceback and (frame := event.traceback.own_frame):
@@ -117,16 +125,18 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         cause = f"{cause.partition(';')[0]}; it had used {row.max_rss} of {row.req_mem}: out of host memory"
         rule = rule_named("kernel-oom-kill")
         proofs.append(proof_of(row.line))
+    shown_rank = None if is_victim or (rule.scope == "job" and not is_mismatch) else rank
     return Verdict(
         cause,
         UNKNOWN if rule.class_ == "exit-code" else rule.class_,
-        None if is_victim or (rule.scope == "job" and not is_mismatch) else rank,
+        shown_rank,
         None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
         proofs,
         _traceback(attempt, event),
-        remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
+        remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values)),
         confidence,
         _also(attempt, event, rank),
+        ranks=[] if shown_rank is None else sorted({shown_rank, *ranks}),
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
@@ -292,18 +302,32 @@ def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd
     return next(iter(own or ends), None)
 
 
-def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
-    """Return the ranks that failed in the same way."""
-    kind = (event.groups.get("exception"), event.groups.get("message"))
-    same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING and not each.is_handled]
-    alike = [each for each in same if (each.groups.get("exception"), each.groups.get("message")) == kind]
-    return sorted({each.rank for each in alike if each.rank is not None})
+def _ranks_alike(attempt: Attempt, event: Event) -> list[int]:
+    """Return the ranks that failed with the same error. Numbers in its message may differ."""
+    alike = [each for each in _reports_of(attempt, event) if _error_of(each) == _error_of(event)]
+    ranks = {*event.about, *(each.rank for each in alike if each.rank is not None)}
+    # A line of srun may report several tasks.
+    ranks |= {rank for end in attempt.ends if any(each.line == end.line for each in alike) for rank in end.ranks}
+    # Of vague errors and ends, such as an exit code, those of other ranks may be consequences of the first one.
+    is_own = event.rule.kind == "cause" and event.rule.weight >= OWN_ERROR
+    return sorted(ranks) if is_own or _are_all(attempt, ranks) else []
+
+
+def _reports_of(attempt: Attempt, event: Event) -> list[Event]:
+    """Return the events of the rule of an event that the program did not survive."""
+    return [each for each in attempt.named(event.rule.name) if each.strength > WARNING and not each.is_handled]
+
+
+def _error_of(event: Event) -> tuple[object, ...]:
+    """Return what is the same in equal errors of several ranks: the message without numbers, and the line of code."""
+    words = [re.sub(r"\d+", "", event.groups.get(name, "")) for name in ("exception", "message", "detail")]
+    is_generic = event.rule.weight < DIRECT and event.traceback is not None
+    return (*words, event.traceback.own_frame if is_generic and event.traceback else None)
 
 
 def _is_of_all(attempt: Attempt, event: Event) -> bool:
     """Return whether lines without ranks contain one traceback at least once for each rank."""
-    # Ranks count from 0.
-    size = max([attempt.evidence.world, *(rank + 1 for rank in attempt.evidence.ranks)])
+    size = _count_ranks(attempt)
     if event.rank is not None or event.traceback is None or size < 2:
         return False
     texts = [each.traceback.text for each in attempt.events if each.traceback and each.rank is None]
@@ -311,14 +335,32 @@ def _is_of_all(attempt: Attempt, event: Event) -> bool:
 
 
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
-    """Return the words for the part of the job that failed."""
-    known = attempt.evidence.ranks
-    size = max([len(known), attempt.evidence.world, *(each + 1 for each in known)])
-    if len(ranks) > 1 and len(ranks) >= size:
+    """Return the words for the part of the job that failed.
+
+    Args:
+        attempt: The attempt.
+        rank: The rank that failed first.
+        host: Its host.
+        ranks: All ranks that failed with the same error.
+    """
+    if _are_all(attempt, ranks):
         return "every rank"
+    if len(ranks) > 1 and rank in ranks:
+        places = {attempt.evidence.hosts.get(each, "") for each in ranks if each != rank} | {host or ""}
+        where = f" on {fold(sorted(places, key=natural_order))}" if "" not in places else ""
+        return f"each of {format_ranks(ranks)}{where}"
     if rank is not None:
         return f"rank {rank} on {host}" if host else f"rank {rank}"
     return f"a process on {host}" if host else "the program"
+
+
+def _count_ranks(attempt: Attempt) -> int:
+    """Return the number of ranks, as far as the logs show it. Ranks count from 0."""
+    return max([attempt.evidence.world, *(rank + 1 for rank in attempt.evidence.ranks)])
+
+
+def _are_all(attempt: Attempt, ranks: Collection[int]) -> bool:
+    return len(ranks) > 1 and len(ranks) >= max(_count_ranks(attempt), max(ranks) + 1)
 
 
 def _alike(attempt: Attempt, event: Event) -> list[Event]:
@@ -356,8 +398,8 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     consequences = attempt.of_kind("consequence")
     victims = {each.rank for each in consequences if each.rule.weight > 5 and each.rank is not None}
     victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
-    # A rank with the same failure is no victim of it.
-    victims -= {rank, *_ranks_with(attempt, event)}
+    # A rank with the same kind of failure is no victim of it.
+    victims -= {rank, *(each.rank for each in _reports_of(attempt, event)), *_ranks_alike(attempt, event)}
     if not victims or event.rule.kind == "consequence":
         return []
     classes = Counter(each.rule.class_ for each in consequences if each.rule.class_ in VICTIMS)

@@ -516,6 +516,7 @@ class _FileCollector:
         elif self.mpi_rank is not None and (found := _MPI_NODE.match(body)):
             self.evidence.hosts.setdefault(self.mpi_rank, found["host"])
         elif body == "Failures:" or "Root Cause (first observed failure)" in body:
+            self.tracebacks.close_all(self.before)
             if body == "Failures:":
                 self.first_failure = len(self.evidence.ends)
             self.elastic = {} if body == "Failures:" else {"is_root": body}
@@ -714,7 +715,8 @@ class _FileCollector:
         match = specify_exit_code(match)
         groups = match.groups
         # A line of one process may be about another one, such as a message of srun.
-        given = groups.get("rank") or groups.get("task")
+        about = tuple(map(int, re.findall(r"\d+", groups.get("ranks", ""))))
+        given = groups.get("rank") or groups.get("task") or (about and str(about[0]))
         # DeepSpeed numbers the processes of each node from 0.
         if local := groups.get("local"):
             given = str(self.first_rank + int(local))
@@ -736,6 +738,7 @@ class _FileCollector:
             self.reader.count_progress(),
             progress_line=self.progress_line,
             is_hint=match.is_hint,
+            about=about,
         )
         evidence.events.append(event)
         self.own.append(event)

@@ -161,7 +161,9 @@ def _behind(attempt: Attempt) -> Event | None:
     last = attempt.evidence.last_of(late[0])
     line = lines[late[0]] if last is None else _at(lines[late[0]], last, late[0])
     detail = f"its last collective had the number {least}, that of other ranks {most}"
-    return _event(attempt, "late-rank", line, late[0], detail=detail)
+    found = _event(attempt, "late-rank", line, late[0], detail=detail)
+    found.about = tuple(late)
+    return found
 
 
 def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
@@ -257,6 +259,7 @@ def _find_stuck(attempt: Attempt) -> Event | None:
     stuck = stacks[late[0]]
     found = _event(attempt, "late-rank", stuck.line, late[0], detail=f"stacks: {ranks} in {place}")
     found.traceback = stuck.traceback
+    found.about = tuple(late)
     is_complete = len(stacks) >= max(attempt.evidence.world, len(attempt.evidence.ranks))
     found.is_hint = not is_complete
     return found
