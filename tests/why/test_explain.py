@@ -1231,6 +1231,53 @@ def test_the_node_of_a_task_follows_from_the_blocks_of_tasks(tmp_path: Path, lau
     assert (verdict.rank, verdict.host) == (2, host)
 
 
+def nccl(rank: int, text: str = "comm 0x55d rank {rank} nranks 4 cudaDev 0") -> str:
+    host = "alpha" if rank < 2 else "beta"
+    return f"{host}:{40 + rank}:41 [{rank % 2}] NCCL INFO {text.format(rank=rank)}\n"
+
+
+NCCL_START = "Bootstrap : Using ib0:10.0.0.2<0>"
+KEY_ERROR = TRACEBACK.format(error="KeyError: 'labels'")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"slurm.out": "3: {e}srun: error: beta: task 3: Exited with exit code 1\n"},
+        {"rank-3.log": nccl(3, NCCL_START) + "{e}", "rank-0.log": LOST},
+        {"rank-3.log": "hostname: beta\n{e}", "rank-0.log": LOST},
+        {"job.log": "".join(map(nccl, range(4))) + "[rank3]: {e}"},
+        {"job.log": "".join(f"{rank}: {nccl(rank, NCCL_START)}" for rank in range(4)) + "3: {e}"},
+        {"job.log": "Rank 3/4 is running on host beta\n[rank3]: {e}"},
+        # Slurm's listing proves that the words in the names are hosts.
+        {
+            "fit-alpha-rank0.log": LOST,
+            "fit-beta-rank3.log": "{e}",
+            "sacct.txt": "JobID|State|NodeList\n7|FAILED|alpha,beta\n",
+        },
+    ],
+)
+def test_any_log_may_name_the_host_of_a_rank(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        label = next((label for label in ("3: ", "[rank3]: ") if label + "{e}" in text), "")
+        labelled = "".join(f"{label}{line}\n" for line in KEY_ERROR.splitlines())
+        (tmp_path / name).write_text(text.replace(label + "{e}", labelled))
+    verdict = explain([tmp_path])
+    assert (verdict.rank, verdict.host) == (3, "beta")
+
+
+def test_the_host_in_the_middle_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "fit-77-gpu03.out").write_text(LOST)
+    (tmp_path / "fit-77-gpu04.out").write_text(KEY_ERROR)
+    assert explain([tmp_path]).host == "gpu04"
+
+
+def test_the_message_of_prrte_goes_on_in_the_next_line(tmp_path: Path) -> None:
+    end = "prterun noticed that process rank 3 with PID 42 on node beta exited on\nsignal 9 (Killed).\n"
+    verdict = why(tmp_path, job_log=STEPS + end)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("killed", 3, "beta")
+
+
 def test_a_write_error_that_a_helper_survived_does_not_explain_a_damaged_checkpoint(tmp_path: Path) -> None:
     helper = "wandb: ERROR Internal error: OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/wandb/tmp81'\n"
     damaged = TRACEBACK.format(

@@ -13,7 +13,6 @@ from hpc_kit.runs.why.answers import (
     NO_FAILURE,
     Verdict,
     describe_rank,
-    place_of,
     proof_of,
     unknown_verdict,
     verdict_of,
@@ -23,6 +22,7 @@ from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progres
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
+from hpc_kit.runs.why.places import place_of
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.slurm.states import JobState
 
