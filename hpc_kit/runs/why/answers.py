@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
-from hpc_kit.runs.why.places import place_of, same_host
-from hpc_kit.runs.why.reading import natural_order
+from hpc_kit.runs.why.places import hosts_of, place_of, same_host
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
@@ -70,7 +69,7 @@ class Verdict:
 _REASON_CLASSES = (
     (r"Dependency", "dependency"),
     (r"QOS|Assoc|Max|AccountingPolicy|PartitionTimeLimit|PartitionNodeLimit|JobArrayTaskLimit", "limit-reached"),
-    (r"launch fail|JobLaunchFailure", "launch-failure"),
+    (r"(?i)launch.?fail", "launch-failure"),
     (r"JobHeld|held state|requeued held", "held"),
     (r"InvalidAccount|AccountNotAllowed", "invalid-account"),
     (r"InvalidQOS", "invalid-qos"),
@@ -78,6 +77,9 @@ _REASON_CLASSES = (
     (r"ReqNodeNotAvail|Node|PartitionDown|PartitionInactive|unavailable", "nodes-unavailable"),
 )
 
+
+_OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>: ?")
+"""The name of an object in front of the message of its exception, as urllib3 prints it."""
 
 _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
 """The option of the script that Slurm refused."""
@@ -87,13 +89,15 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     """Return the answer that an event is the cause."""
     rule = event.rule
     rank, host = place_of(attempt, event)
-    ranks = _ranks_alike(attempt, event)
+    ranks = _ranks_alike(attempt, event) if rule.scope == "rank" else []
     values = _values_of(attempt, event)
-    values["who"] = "every rank" if _is_of_all(attempt, event) else describe_rank(attempt, rank, host, ranks)
+    values["who"] = describe_rank(attempt, rank, host, ranks)
+    if len(hosts_of(attempt, ranks, {rank: host})) > 1:
+        host = None
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
-    cause = fill_template(rule.cause, values)
+    cause = _OBJECT.sub("", fill_template(rule.cause, values))
     if event.traceback and (frame := event.traceback.own_frame):
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
@@ -176,6 +180,8 @@ def _add_own_error(attempt: Attempt, event: Event, values: dict[str, str]) -> st
 
 def _ranks_alike(attempt: Attempt, event: Event) -> list[int]:
     """Return the ranks that failed with the same error. Numbers in its message may differ."""
+    if _is_of_all(attempt, event):
+        return list(range(_count_ranks(attempt)))
     alike = [each for each in _reports_of(attempt, event) if _error_of(each) == _error_of(event)]
     ranks = {*event.about, *(each.rank for each in alike if each.rank is not None)}
     # A line of srun may report several tasks.
@@ -192,18 +198,21 @@ def _reports_of(attempt: Attempt, event: Event) -> list[Event]:
 
 def _error_of(event: Event) -> tuple[object, ...]:
     """Return what is the same in equal errors of several ranks: the message without numbers, and the line of code."""
-    words = [re.sub(r"\d+", "", event.groups.get(name, "")) for name in ("exception", "message", "detail")]
+    words = [re.sub(r"0x[0-9a-f]+|\d+", "", event.groups.get(name, "")) for name in ("exception", "message", "detail")]
     is_generic = event.rule.weight < DIRECT and event.traceback is not None
     return (*words, event.traceback.own_frame if is_generic and event.traceback else None)
 
 
 def _is_of_all(attempt: Attempt, event: Event) -> bool:
-    """Return whether lines without ranks contain one traceback at least once for each rank."""
-    size = _count_ranks(attempt)
-    if event.rank is not None or event.traceback is None or size < 2:
+    """Return whether lines without ranks contain one message or traceback at least once for each rank."""
+    if event.rank is not None or event.rule.scope != "rank" or event.rule.kind != "cause":
         return False
-    texts = [each.traceback.text for each in attempt.events if each.traceback and each.rank is None]
-    return texts.count(event.traceback.text) >= size
+    texts = [_text_of(each) for each in _reports_of(attempt, event) if each.rank is None]
+    return texts.count(_text_of(event)) >= max(_count_ranks(attempt), 2)
+
+
+def _text_of(event: Event) -> str:
+    return event.traceback.text if event.traceback else event.line.body
 
 
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
@@ -218,9 +227,8 @@ def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: l
     if _are_all(attempt, ranks):
         return "every rank"
     if len(ranks) > 1 and rank in ranks:
-        places = {attempt.evidence.hosts.get(each, "") for each in ranks if each != rank} | {host or ""}
-        where = f" on {fold(sorted(places, key=natural_order))}" if "" not in places else ""
-        return f"each of {format_ranks(ranks)}{where}"
+        hosts = hosts_of(attempt, ranks, {rank: host})
+        return f"each of {format_ranks(ranks)}" + (f" on {fold(hosts)}" if hosts else "")
     if rank is not None:
         return f"rank {rank} on {host}" if host else f"rank {rank}"
     return f"a process on {host}" if host else "the program"

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import explains
 from hpc_kit.runs.why.events import EXCEPTION, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.reading import natural_order
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.events import Event, TaskEnd
 
@@ -52,6 +55,13 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     if host is None and is_part_of_job:
         host = _only_host(attempt, event, rank)
     return rank, _usual_name(attempt, host)
+
+
+def hosts_of(attempt: Attempt, ranks: Iterable[int], known: Mapping[int | None, str | None]) -> list[str]:
+    """Return the hosts of ranks in their order, without domains; none if that of one rank is unknown."""
+    stated = [known.get(rank) or attempt.evidence.hosts.get(rank, "") for rank in ranks]
+    hosts = sorted({host.partition(".")[0] for host in stated}, key=natural_order)
+    return [] if "" in hosts else hosts
 
 
 def same_host(one: str, other: str) -> bool:

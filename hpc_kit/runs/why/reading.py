@@ -135,22 +135,24 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 
 
 _RANK_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
+    r"(?:^|[^a-z])(?:rank|task|proc|worker|^rsl\.(?:out|error))[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
     re.IGNORECASE,
 )
 _NOT_RANKS = re.compile(
     r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk|seed|fold|trial|sweep)[-_.]?$", re.IGNORECASE
 )
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
-_HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
+_HOST_NAME = re.compile(
+    r"^(?:node[-_]|host[-_]|log[-_]|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$"
+)
 _HOST_IN_NAME = re.compile(
     r"(?<![A-Za-z0-9])((?:(?!train|fit|run|job|log|out|err|std|slurm|test|eval|main)[a-z]+-)?[a-z]*(?:node|gpu|host|compute|nid|cn|gn|dgx|hgx)[a-z]*-?\d\d+[a-z]?)(?![A-Za-z0-9])"
 )
 """A part of a name that looks like a host: `train-77-gpu03.out`."""
 
 _HOST_OF_SYSTEM_LOG = re.compile(
-    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
-    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages)(?:\.\w+)?$"
+    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages|epilog|prolog|health)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
+    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages|epilog|prolog|health)(?:\.\w+)?$"
 )
 """A log of the operating system that is named after its host."""
 
