@@ -37,6 +37,51 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
+def test_ranks_that_fail_with_one_error_are_all_named(tmp_path: Path) -> None:
+    for rank in range(8):
+        error = f"ValueError: shard {rank} is empty" if rank % 2 else LOST
+        tmp_path.joinpath(f"rank-{rank}.log").write_text(STEPS + TRACEBACK.format(error=error))
+    verdict = explain([tmp_path])
+    assert verdict.cause.startswith("each of ranks 1, 3, 5, 7 failed with ValueError: shard 1 is empty")
+    assert (verdict.rank, verdict.ranks, verdict.confidence) == (1, [1, 3, 5, 7], "certain")
+    assert verdict.also == ["ranks 0, 2, 4, 6 failed because of it (lost connection)"]
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "ranks"),
+    [
+        ("Segmentation fault", "each of ranks 4, 5, 7 on n2 crashed", [4, 5, 7]),
+        # The first exit ends the remaining tasks.
+        ("Exited with exit code 1", "unknown: rank 2 on n1 ended with exit code 1", [2]),
+    ],
+)
+def test_only_the_first_of_equal_exit_codes_is_the_cause(
+    tmp_path: Path, end: str, cause: str, ranks: list[int]
+) -> None:
+    first = "2" if "code" in end else "4,5"
+    log = f"srun: error: {'n1' if first == '2' else 'n2'}: task{'s' * (first != '2')} {first}: {end}\n"
+    log += f"srun: error: n2: task 7: {end}\nsrun: error: n1: tasks 0-1: Terminated\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log)
+    assert verdict.cause.startswith(cause)
+    assert verdict.ranks == ranks
+
+
+def test_one_exception_in_different_lines_is_not_one_error(tmp_path: Path) -> None:
+    other = TRACEBACK.replace("line 9", "line 12")
+    logs = {f"rank__{rank}_log": STEPS + LOST for rank in (0, 3)}
+    logs |= {
+        f"rank__{rank}_log": STEPS + text.format(error="AssertionError") for rank, text in ((1, TRACEBACK), (2, other))
+    }
+    assert why(tmp_path, **logs).ranks == [1]
+
+
+def test_several_late_ranks_are_all_named(tmp_path: Path) -> None:
+    log = STEPS + "RuntimeError: Ranks 2, 3 failed to pass monitoredBarrier in 60000 ms\n"
+    verdict = why(tmp_path, slurm_log=log)
+    assert verdict.cause.startswith("each of ranks 2, 3 is late or hangs")
+    assert (verdict.rank, verdict.ranks) == (2, [2, 3])
+
+
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
     late = TRACEBACK.format(
         error="RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
@@ -155,7 +200,7 @@ def test_secrets_are_masked(text: str, masked: str) -> None:
 def test_the_document_has_exactly_its_keys_and_no_escapes(tmp_path: Path) -> None:
     verdict = why(tmp_path, slurm_log="\x1b[31m" + TRACEBACK.format(error="ValueError: \x1b[1mbad\x1b[0m\x07 shard"))
     document = verdict_json(verdict)
-    assert list(document) == ["cause", "class", "rank", "host", "evidence", "traceback", "fix", "confidence"]
+    assert list(document) == ["cause", "class", "rank", "ranks", "host", "evidence", "traceback", "fix", "confidence"]
     assert "\x1b" not in str(document) and "\x07" not in str(document)
     assert [label for label, _ in verdict_rows(verdict)][:2] == ["cause", "proof"]
 
@@ -1184,6 +1229,53 @@ def test_the_node_of_a_task_follows_from_the_blocks_of_tasks(tmp_path: Path, lau
     failed = TRACEBACK.format(error="KeyError: 'a'")
     verdict = why(tmp_path, rank__0_log=STEPS, rank__1_log=STEPS, rank__2_log=failed, rank__3_log=STEPS, sacct_txt=rows)
     assert (verdict.rank, verdict.host) == (2, host)
+
+
+def nccl(rank: int, text: str = "comm 0x55d rank {rank} nranks 4 cudaDev 0") -> str:
+    host = "alpha" if rank < 2 else "beta"
+    return f"{host}:{40 + rank}:41 [{rank % 2}] NCCL INFO {text.format(rank=rank)}\n"
+
+
+NCCL_START = "Bootstrap : Using ib0:10.0.0.2<0>"
+KEY_ERROR = TRACEBACK.format(error="KeyError: 'labels'")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"slurm.out": "3: {e}srun: error: beta: task 3: Exited with exit code 1\n"},
+        {"rank-3.log": nccl(3, NCCL_START) + "{e}", "rank-0.log": LOST},
+        {"rank-3.log": "hostname: beta\n{e}", "rank-0.log": LOST},
+        {"job.log": "".join(map(nccl, range(4))) + "[rank3]: {e}"},
+        {"job.log": "".join(f"{rank}: {nccl(rank, NCCL_START)}" for rank in range(4)) + "3: {e}"},
+        {"job.log": "Rank 3/4 is running on host beta\n[rank3]: {e}"},
+        # Slurm's listing proves that the words in the names are hosts.
+        {
+            "fit-alpha-rank0.log": LOST,
+            "fit-beta-rank3.log": "{e}",
+            "sacct.txt": "JobID|State|NodeList\n7|FAILED|alpha,beta\n",
+        },
+    ],
+)
+def test_any_log_may_name_the_host_of_a_rank(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        label = next((label for label in ("3: ", "[rank3]: ") if label + "{e}" in text), "")
+        labelled = "".join(f"{label}{line}\n" for line in KEY_ERROR.splitlines())
+        (tmp_path / name).write_text(text.replace(label + "{e}", labelled))
+    verdict = explain([tmp_path])
+    assert (verdict.rank, verdict.host) == (3, "beta")
+
+
+def test_the_host_in_the_middle_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "fit-77-gpu03.out").write_text(LOST)
+    (tmp_path / "fit-77-gpu04.out").write_text(KEY_ERROR)
+    assert explain([tmp_path]).host == "gpu04"
+
+
+def test_the_message_of_prrte_goes_on_in_the_next_line(tmp_path: Path) -> None:
+    end = "prterun noticed that process rank 3 with PID 42 on node beta exited on\nsignal 9 (Killed).\n"
+    verdict = why(tmp_path, job_log=STEPS + end)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("killed", 3, "beta")
 
 
 def test_a_write_error_that_a_helper_survived_does_not_explain_a_damaged_checkpoint(tmp_path: Path) -> None:

@@ -135,24 +135,33 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 
 
 _RANK_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
+    r"(?:^|[^a-z])(?:rank|task|proc|worker|^rsl\.(?:out|error))[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
     re.IGNORECASE,
 )
 _NOT_RANKS = re.compile(
     r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk|seed|fold|trial|sweep)[-_.]?$", re.IGNORECASE
 )
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
-_HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
+_HOST_NAME = re.compile(
+    r"^(?:node[-_]|host[-_]|log[-_]|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$"
+)
+_HOST_IN_NAME = re.compile(
+    r"(?<![A-Za-z0-9])((?:(?!train|fit|run|job|log|out|err|std|slurm|test|eval|main)[a-z]+-)?[a-z]*(?:node|gpu|host|compute|nid|cn|gn|dgx|hgx)[a-z]*-?\d\d+[a-z]?)(?![A-Za-z0-9])"
+)
+"""A part of a name that looks like a host: `train-77-gpu03.out`."""
+
 _HOST_OF_SYSTEM_LOG = re.compile(
-    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
-    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages)(?:\.\w+)?$"
+    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages|epilog|prolog|health)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
+    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages|epilog|prolog|health)(?:\.\w+)?$"
 )
 """A log of the operating system that is named after its host."""
 
 _NUMBERED = re.compile(r"[-_.](?:0|[1-9]\d?)\.\w+$")
 """The end of the name of a program's log, such as `fit-0.log`: hosts have more digits, or no hyphen before them."""
 
-_ELEMENT = re.compile(r"(?:^slurm-|(?<![\d.])(?!20\d{6}_|\d_))(?P<array>\d+)_(?P<index>\d{1,7})(?!\d|_log\.)")
+_ELEMENT = re.compile(
+    r"(?:^slurm-|(?<![A-Za-z\d.])(?!20\d{6}_|\d_))(?P<array>\d+)_(?P<index>\d{1,7})(?![A-Za-z\d]|_log\.)"
+)
 """The name of a log of an array (`%A_%a`). It is no date, and not submitit's name of job and task."""
 
 _ELEMENT_OF_ARRAY = re.compile(r"(?<![\d.])(?P<array>\d+)[-_.](?P<index>\d{1,7})(?!\d|_log\.)")
@@ -184,10 +193,11 @@ def _rank_in_name(path: Path) -> int | None:
 
 
 def _hosts_of_named(paths: list[Path]) -> dict[Path, str]:
-    """Return the hosts of files that are named like hosts of one cluster (`gpu03.log`), or like `dmesg-gpu03.log`."""
+    """Return the hosts of files that differ in the name of a host (`gpu03.log`), or of logs of a system."""
     groups: dict[tuple[Path, str], dict[Path, str]] = {}
     for path in paths:
-        if (found := _HOST_NAME.match(path.name)) and not _NOT_HOSTS.match(path.name):
+        found = _HOST_IN_NAME.search(path.name)
+        if found := found or (None if _NOT_HOSTS.match(path.name) else _HOST_NAME.match(path.name)):
             groups.setdefault((path.parent, re.sub(r"\d+", "", found[1])), {})[path] = found[1]
     hosts = {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
     system = {path: found[1] or found[2] for path in paths if (found := _HOST_OF_SYSTEM_LOG.match(path.name))}
