@@ -56,6 +56,8 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT432", HEAD + "LAST=$(ls --sort=time out/*.pt | tail -n 1)\n", 2, E, "oldest"),
+    Bad("KIT501", HEAD + "HF_TOKEN=$(<t)\nexport HF_TOKEN\nenv\n", 4, W, "env prints"),
     Bad("KIT401", HEAD + "X=$(srun python t.py)\nls ?\n", 2, W, "a failure in $(...) is lost"),
     Bad("KIT139", HEAD + "A=(1 2)\npython t.py --lr $A\n", 3, W, "the first of the 2 elements"),
     Bad("KIT216", FOUR + "srun python t.py --hidden-size 10 --num-attention-heads 4\n", 3, W, "4 attention heads"),
@@ -1432,6 +1434,49 @@ BAD = [
 ]
 
 GOOD = [
+    (
+        "KIT313",
+        HEAD + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n"
+        "export A=$(host $SLURM_JOB_NODELIST_HET_GROUP_0) MASTER_ADDR=$(host $SLURM_JOB_NODELIST_HET_GROUP_1)\n"
+        "srun --het-group=1 python t.py\n",
+    ),
+    (
+        "KIT311",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
+        "srun -N1 -n4 bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_PROCID python t.py'\n",
+    ),
+    (
+        "KIT311",
+        HEAD
+        + "#SBATCH --gpus-per-node=4\n# GPU 3 of our node is broken\nexport CUDA_VISIBLE_DEVICES=0,1,2\npython t.py\n",
+    ),
+    (
+        "KIT314",
+        HEAD + "#SBATCH -N1 --ntasks-per-node=2 --gpus-per-task=1\n# the prolog of this site shows all GPUs\n"
+        "srun bash -c 'python t.py --device cuda:$SLURM_LOCALID'\n",
+    ),
+    ("KIT505", HEAD + "docker run --rm --gpus all $MOUNTS image python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "docker run --rm --gpus all --volumes-from store image python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "apptainer exec --nv --mount type=bind,src=/raid,dst=/data i.sif python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "apptainer exec --nv $BINDS i.sif python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "podman run --rm --gpus all -v/data:/data image python t.py --data /data/x\n"),
+    ("KIT231", HEAD + "python t.py --fp16=$FP16 --bf16 ${BF16:-true}\n"),
+    ("KIT417", HEAD + "#SBATCH --job-name=train\npython t.py\nsbatch other/train.sh\n"),
+    ("KIT112", HEAD + "python t.py --seed 1 --seed 2 --lr=1 --lr=2\n"),
+    ("KIT432", HEAD + "LAST=$(find out -name 'checkpoint-*' -printf '%T@ %p\\n' | sort -n | tail -n 1)\n"),
+    ("KIT432", HEAD + "LAST=$(ls -d --sort=time --reverse out/checkpoint-* | tail -n 1)\n"),
+    ("KIT432", HEAD + "LAST=$(ls -t -r out/*.pt | tail -n 1)\n"),
+    ("KIT212", HEAD + "#SBATCH -N2 --ntasks-per-node=4\nsrun python t.py --data-url=file:///tmp/data\n"),
+    ("KIT511", HEAD + 'D=$(mktemp -d)\nchmod 777 "$D"\n'),
+    ("KIT511", HEAD + "chmod 777 out  # the administrators publish this folder\n"),
+    (
+        "KIT509",
+        HEAD + "#SBATCH --gpus-per-node=1 --mem=10G\n# this partition gives every job a whole node\n"
+        "docker run --rm --gpus all image python t.py\n",
+    ),
+    ("KIT142", HEAD + "# t.py reads it and calls init_process_group\nexport NCCL_TIMEOUT=3600\npython t.py\n"),
+    ("KIT501", HEAD + "HF_TOKEN=$(<t)\nenv\npython t.py\n"),
+    ("KIT501", HEAD + "HF_TOKEN=$(<t) python get.py\nenv\npython t.py\n"),
     ("KIT257", HEAD + "#SBATCH -a 0-9\ngit clone /r $TMPDIR/r\ngit -C $TMPDIR/r checkout main\npython t.py\n"),
     ("KIT112", HEAD + "A=(--lr 1)\npython t.py ${A[@]} --lr 2\n"),
     ("KIT112", HEAD + "python t.py --tag a --tag b --lr 1 --lr=1\n"),

@@ -477,13 +477,14 @@ _COMPONENT = re.compile(r"SLURM_(?:JOB_)?NODELIST(?:_(?:HET|PACK)_GROUP_(\d))?\b
 def _host_of_other_component(script: BatchScript) -> Iterator[Problem]:
     """Find an address of a heterogeneous job that belongs to another component than the training."""
     exported = [each.value for each in script.assignments_of("MASTER_ADDR") if not each.in_task]
+    written = {(each.value.line, each.value.column): each.value.raw for each in script.written_assignments}
     training = script.training if script.is_heterogeneous and script.is_readable else []
     everywhere = {group for launch in training for group in script.components_of(launch)}
     for launch in training:
         option = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
         for address in [option] if option is not None else exported if launch.program.kind == "python" else []:
-            # The value of a variable has the position of the line that sets it.
-            match = _COMPONENT.search(script.lines[address.line - 1]) if address.line else None
+            # The value of a variable has the position of the assignment.
+            match = _COMPONENT.search(written.get((address.line, address.column), address.text))
             component, groups = int(match[1] or 0) if match is not None else None, script.components_of(launch)
             # Ranks in several components may meet at a host of any of them.
             if component is not None and component not in (groups if option is not None else everywhere):

@@ -450,7 +450,7 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
 
     A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
     the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
-    is 0. The rule is silent if the script itself uses the variable.
+    is 0. The rule is silent if the script itself uses the variable, or if a comment says which program reads it.
 
     Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
     Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
@@ -458,6 +458,9 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     for each in script.assignments_of(*_UNREAD):
         meant = _UNREAD[each.name]
         read = re.search(rf"\$\{{?{each.name}\b|[\"']{each.name}[\"']", script.code) is not None
+        read = (
+            read or re.search(r"\b([Rr]eads?|used|passed) by\b|\b[Rr]eads\b", script.comment_at(each.line)) is not None
+        )
         if read or not each.is_exported or meant in script.assigned:
             continue
         what = f"nothing reads {each.name}" + (f"; there is {meant}" if meant else ": the timeout stays as it was")
