@@ -256,8 +256,8 @@ class BatchScript:
         return SyntaxTree(block[:_MOST_STATEMENTS], tree.comments, problem)
 
     @property
-    def comments(self) -> frozenset[int]:
-        """Lines with a comment of the shell. Text of here-documents and quotes does not count."""
+    def comments(self) -> Mapping[int, int]:
+        """The columns of the comments of the shell, by line. Text of here-documents and quotes does not count."""
         return self._parsed.comments
 
     @cached_property
@@ -281,7 +281,7 @@ class BatchScript:
     def comment_at(self, line: int) -> str:
         """Return the comment behind a line, or else the one above the command or the settings."""
         if line in self.comments:
-            return self.lines[line - 1].partition("#")[2]
+            return self.lines[line - 1][self.comments[line] :]
         above, library = line - 1, _SETTING.match(self.lines[line - 1])
         while above > 0 and self.lines[above - 1].endswith("\\"):
             above -= 1
@@ -418,6 +418,12 @@ class BatchScript:
         """Tell whether the script sets or unsets a variable."""
         return name in self.assigned or any(step.name == "unset" and name in step.texts for step in self.commands)
 
+    def tests_variable(self, name: str) -> bool:
+        """Tell whether the script tests if a variable is set, or has a default for it anywhere."""
+        bracket = rf"\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
+        test = rf"(\[|\btest\b)[^]\n]*-[zvn]\s*\"?(\$\{{?)?{name}\b|\$\{{{name}(\[[^\]]*\])?:?[-+?=]|{bracket}"
+        return re.search(test, self.code) is not None
+
     def resolve(self, text: str) -> str:
         """Replace variables by their values, if the script sets them once."""
 
@@ -459,10 +465,25 @@ class BatchScript:
 
     @cached_property
     def code_lines(self) -> list[tuple[int, str]]:
-        """The lines with their numbers; comments are empty."""
+        """The lines with their numbers, without comments."""
         return [
-            (number, "" if line.lstrip().startswith("#") else line) for number, line in enumerate(self.lines, start=1)
+            (number, "" if line.lstrip().startswith("#") else line[: self.comments.get(number, len(line) + 1) - 1])
+            for number, line in enumerate(self.lines, start=1)
         ]
+
+    @cached_property
+    def command_lines(self) -> list[tuple[int, str]]:
+        """The lines of commands: those of code, but empty for messages and for here-documents that are no code."""
+        commands, data = {step.line for step in self.commands}, set[int]()
+        for step in self.commands:
+            document = [part for part in step.syntax.document or () if part.origin.exact]
+            if document:
+                last = document[-1].origin.line + document[-1].raw.count("\n")
+                span = range(document[0].origin.line, last + 1)
+                data.update(span if commands.isdisjoint(span[:-1]) else ())
+            if step.name in {"echo", "logger", "printf"} and step.position.chain_index == 0:
+                data.update(word.line for word in step.syntax.words)
+        return [(number, "" if number in data else line) for number, line in self.code_lines]
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
         """Tell whether the next command is an option, so that the line was meant to continue."""

@@ -416,6 +416,9 @@ _SETUP_SUBCOMMANDS = frozenset({"add", "cache", "export", "install", "lock", "pi
 _SETTING_KEY = re.compile(r"[a-z]\w*([._][a-z]\w*)+")
 """A key of settings that some programs take as a word of its own: `out_dir VALUE`."""
 
+_CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
+"""Options without a value of programs that run on CPUs."""
+
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
@@ -489,6 +492,14 @@ class LaunchLine(NamedTuple):
             if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
                 yield option, word
             before = word.text
+
+    @property
+    def on_cpus(self) -> bool:
+        """True if an option says that the program uses no GPU."""
+        device = self.argument("device", "accelerator", "backend", "device-type")
+        flags = {text.lstrip("-").replace("_", "-") for text in self.program.texts[1:] if text.startswith("-")}
+        flags |= self.agent.options.keys() if self.agent is not None else set()
+        return (device is not None and device.text == "cpu") or not flags.isdisjoint(_CPU_FLAGS)
 
     @property
     def has_default_count(self) -> bool:

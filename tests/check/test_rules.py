@@ -56,6 +56,20 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad(
+        "KIT204",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=4\nexport RANK=$SLURM_PROCID\nsrun ./wrapper.sh\n",
+        3,
+        W,
+        "every task gets 0",
+    ),
+    Bad(
+        "KIT401",
+        HEAD + "srun python t.py\nsbatch --dependency=afterany:$SLURM_JOB_ID clean.sh\n",
+        2,
+        W,
+        "status of 'sbatch'",
+    ),
     Bad("KIT432", HEAD + "LAST=$(ls --sort=time out/*.pt | tail -n 1)\n", 2, E, "oldest"),
     Bad("KIT501", HEAD + "HF_TOKEN=$(<t)\nexport HF_TOKEN\nenv\n", 4, W, "env prints"),
     Bad("KIT401", HEAD + "X=$(srun python t.py)\nls ?\n", 2, W, "a failure in $(...) is lost"),
@@ -1434,6 +1448,54 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT227", HEAD + '#SBATCH -N1\n[ -n "$PBS_JOBID" ] && ID=$PBS_JOBID\npython t.py\n'),
+    ("KIT316", HEAD + "#SBATCH -N2 --ntasks-per-node=4\nexport NCCL_SOCKET_IFNAME=eth,ib\nsrun python t.py\n"),
+    ("KIT503", HEAD + '[ -n "$OUT" ] && rm -rf $OUT/*\n'),
+    (
+        "KIT209",
+        HEAD + "#SBATCH -N1 --ntasks-per-node=1\ncat > sub.sh <<'EOF2'\n"
+        "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nEOF2\n"
+        "srun python t.py  # no $SLURM_CPUS_PER_TASK here\n",
+    ),
+    ("KIT406", HEAD + "set -e\ni=0\ncat > loop.sh <<'EOF2'\n((i++))\nEOF2\n"),
+    ("KIT432", HEAD + 'echo "LATEST=\\$(ls -t out/*.pt | tail -n 1)"\n'),
+    ("KIT503", HEAD + "for d in a b; do rm -rf $d/*; done\nread -r dir < list\nrm -rf $dir/*\n"),
+    ("KIT503", HEAD + "trap 'pkill -TERM -P $$' EXIT\npkill --parent $$\npkill -f \"t.py --job $SLURM_JOB_ID\"\n"),
+    (
+        "KIT504",
+        HEAD + 'srun apptainer exec i.sif bash -c "python t.py --host $(scontrol show hostnames $X | head -n1)"\n',
+    ),
+    ("KIT217", HEAD + "#SBATCH -N1 --ntasks-per-node=64\nexport OMP_NUM_THREADS=4\nmpirun -np 16 ./a\n"),
+    (
+        "KIT301",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport MASTER_ADDR=localhost\n"
+        'if [ "$SLURM_NNODES" -gt 1 ]; then export MASTER_ADDR=$(scontrol show hostnames | head -n 1); fi\n'
+        "srun python t.py\n",
+    ),
+    (
+        "KIT301",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport MASTER_ADDR=${MASTER_ADDR:-localhost}\nsrun python t.py\n",
+    ),
+    (
+        "KIT304",
+        HEAD
+        + "#SBATCH -N2 --ntasks-per-node=1\nrank=0\nsrun bash -c 'for rank in 0 1; do echo $rank; done; python t.py'\n",
+    ),
+    (
+        "KIT313",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\n"
+        'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)\n'
+        'srun -N1 -n1 -w "$HEAD_NODE" ray start --head --block &\n',
+    ),
+    ("KIT202", HEAD + "#SBATCH -N4 --ntasks-per-node=1\npython launch_all.py\n"),
+    ("KIT208", HEAD + "#SBATCH --gpus-per-node=1 -c8\ntorchrun --standalone --nproc-per-node=8 t.py --device cpu\n"),
+    ("KIT218", HEAD + "srun ulimit -a\nsrun type python\n"),
+    ("KIT411", HEAD + "#SBATCH --signal=B:USR1@120\nexec python t.py\n"),
+    ("KIT424", HEAD + "while read -r line <&3; do srun python t.py $line; done 3< list\n"),
+    ("KIT421", HEAD + "timeout 60 nvidia-smi -l 1\ntop -b -n 1 | head\ntensorboard --version\npython t.py\n"),
+    ("KIT501", HEAD + "export OPENAI_API_KEY=EMPTY\nvllm serve x --api-key token-abc123 &\n"),
+    ("KIT135", HEAD + "PATH=/opt/conda/bin python a.py\nsrun python t.py\n"),
+    ("KIT253", HEAD + "#SBATCH -a 1-4\ncd run_$SLURM_ARRAY_TASK_ID\npython t.py --out results.json > log.txt\n"),
     (
         "KIT313",
         HEAD + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n"

@@ -128,7 +128,9 @@ def _outside_program(
         if step.name in _OUTSIDE:
             return step, step.name
         for part in step.syntax.parts:
-            match = _CALLS_OUTSIDE.match(part.text) if part.kind == "command" else None
+            # What is not in the file has been expanded by the batch shell.
+            unexpanded = part.kind == "command" and part.origin.exact
+            match = _CALLS_OUTSIDE.match(part.text) if unexpanded else None
             if match is not None:
                 return step, match[1]
     return None

@@ -76,10 +76,9 @@ def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
     assigned = script.assignments_of(*_VISIBLE_DEVICES)
     hidden = assigned[0] if len(assigned) == 1 and assigned[0].value.text in {"", "-1"} else None
     hides = hidden is not None and hidden.is_exported and not hidden.is_conditional and hidden.is_literal
-    device = launch.argument("device", "accelerator", "trainer.accelerator")
-    on_cpu = device is not None and device.text == "cpu" and not device.has_default
-    on_cpu = on_cpu or not {"--no-cuda", "--no_cuda", "--use_cpu", "--cpu"}.isdisjoint(launch.program.texts)
-    if (hides or on_cpu) and not any(each.in_background for each in script.batch_commands):
+    device = launch.argument("device", "accelerator")
+    on_cpus = launch.on_cpus and not (device is not None and device.has_default)
+    if (hides or on_cpus) and not any(each.in_background for each in script.batch_commands):
         what = "the job asks for GPUs, but its program does not use them"
         lines = (hidden.line if hides and hidden is not None else None, launch.line)
         yield Problem(place, what, "remove the line, and use a partition without GPUs", lines)

@@ -15,6 +15,7 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
+from hpc_kit.check.rules.set_up import set_variables
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
@@ -568,9 +569,9 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     # On an exclusive node, there are no other jobs.
     alone = "exclusive" in script.options
     for step in script.commands:
-        match = re.search(r"\b(pkill|killall)\b(?! -P)|\bscancel (-u|--user|--me)", step.trap_code)
-        if match is not None and not (alone and match[1]):
-            what = f"{match[0].partition(' ')[0]} also ends processes or jobs that are not of this job"
+        match = re.search(r"\b((?:pkill|killall)\b[^;&|]*)|\bscancel (-u|--user|--me)", step.trap_code)
+        if match is not None and not (match[1] and (alone or _ends_own(match[1].split()))):
+            what = f"{match[0].split()[0]} also ends processes or jobs that are not of this job"
             yield Problem(step, what, 'end processes by their id: kill "$pid"')
     for launch in script.launch_lines:
         words = launch.program.texts
@@ -579,10 +580,16 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
         if alone:
             continue
-        if launch.program.name in {"pkill", "killall"} and "-P" not in words:
+        if launch.program.name in {"pkill", "killall"} and not _ends_own(words):
             what = f"{launch.program.name} also ends processes of other jobs on the node"
             yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
         yield from _removals(script, launch, words)
+
+
+def _ends_own(words: list[str]) -> bool:
+    """Tell whether pkill ends processes of this job alone: the children of a process, a session, or the job id."""
+    selects = any(re.match(r"-[Pgs]|--(parent|pgroup|session)\b", text) for text in words[1:])
+    return selects or any(re.search(r"SLURM_JOB_?ID", text) for text in words)
 
 
 def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
@@ -597,7 +604,8 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
     for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
         whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
         # Slurm and its prologs set the variables of node-local folders.
-        known = whole and (whole[1] in script.assigned or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        known = whole and (whole[1] in set_variables(script) or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        known = known or (whole and script.tests_variable(whole[1]))
         if whole and not known and "nounset" not in launch.command.options:
             what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
             yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
@@ -672,7 +680,7 @@ _SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(en
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first command that prints a secret into the log: all variables, a value, or a file."""
     secrets: dict[str, int] = {}
-    exported = {each.name for each in script.assignments if each.is_exported and each.position is not None}
+    exported = {each.name for each in script.assignments if each.is_exported and not each.is_for_one_command}
     for step in script.commands:
         name = _printed_secret(step, secrets)
         if name is not None:

@@ -212,7 +212,9 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, f"{step.name} is a command of {scheduler}", "write srun, or sbatch")
         for part in with_nested_parts((*step.syntax.parts, *(step.syntax.document or ()))):
             match = _FOREIGN_VARIABLE.match(part.text) if part.kind == "variable" else None
-            if match is not None and not part.detail and part.text not in script.assigned:
+            if match is None or part.detail or part.text in script.assigned:
+                continue
+            if not script.tests_variable(part.text):
                 what = f"Slurm does not set ${part.text}"
                 yield Problem(part.origin, what, "use the variable of Slurm, such as $SLURM_SUBMIT_DIR")
 

@@ -481,8 +481,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
     asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
-    # `--device cpu`: the program needs no GPU.
-    on_cpus = any(re.search(r"\bcpu\b", text) for launch in script.training for text in launch.program.texts)
+    on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
     if asks or on_cpus or not python:
         return

@@ -224,7 +224,7 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
         if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
     ]
     copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
-    for number, line in script.code_lines if saved and not copies else ():
+    for number, line in script.command_lines if saved and not copies else ():
         for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
             match = _NEWEST.match(script.resolve(tested[1]))
             names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
@@ -376,7 +376,7 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Documented: ls(1), -t.
     """
     yield from _last_of_pattern(script)
-    for number, line in script.code_lines:
+    for number, line in script.command_lines:
         if re.search(r"\brm\b", line):
             continue
         match, name = _LISTED.search(line), _AS_TEXT.search(line[:500])
