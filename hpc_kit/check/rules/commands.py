@@ -15,7 +15,8 @@ from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
-from hpc_kit.check.rules.steps import runs_forever
+from hpc_kit.check.rules.set_up import sets
+from hpc_kit.check.rules.steps import never_ends
 
 
 @rule("KIT421")
@@ -38,7 +39,7 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
         if last is None or launch is last or step.in_background or launch.inner_command is not step:
             continue
         before = script.is_before(step, last.command) and _is_on_the_way(step, last)
-        if not before or not runs_forever(launch.program.texts):
+        if not before or not never_ends(launch):
             continue
         what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
         remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
@@ -55,11 +56,7 @@ def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
     """Find a `wait` for all processes in the background, one of which never ends."""
     if not script.training:
         return  # a job that is only a server waits for it
-    monitors = [
-        (launch.command, launch.program.name)
-        for launch in script.launch_lines
-        if runs_forever(launch.program.texts) and all(stage.name != "timeout" for stage in launch.stages)
-    ]
+    monitors = [(launch.command, launch.program.name) for launch in script.launch_lines if never_ends(launch)]
     loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
     for step, name in [*monitors, *((step, "the loop") for step in loops if _has_no_exit(script, step))]:
         # What a subshell starts in its own background is no process of this shell.
@@ -299,7 +296,9 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
         if first.kind not in {"srun", "ssh", "mpirun"} or step.in_background or step.syntax.document is not None:
             continue
         # Behind a pipe, the input is that of the pipe.
-        if step.position.pipeline_index > 0 or not any(map(_reads_lines, step.position.outward())):
+        if step.position.pipeline_index > 0 or not any(
+            _reads_lines(script, place) for place in step.position.outward()
+        ):
             continue
         quiet = "input" in first.options
         if first.name == "ssh":
@@ -312,7 +311,7 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
             yield Problem(first, what, f"add {option}", edits=edits)
 
 
-def _reads_lines(place: BlockPosition) -> bool:
+def _reads_lines(script: BatchScript, place: BlockPosition) -> bool:
     """Tell whether a position is in the body of a loop whose condition reads a line of the standard input."""
     if place.compound is None or place.compound.kind not in {"while", "until"} or place.role != "body":
         return False
@@ -320,7 +319,8 @@ def _reads_lines(place: BlockPosition) -> bool:
         for statement in block if role == "condition" else ():
             for command in (each for pipeline in statement.chain.pipelines for each in pipeline.commands):
                 words = [word.raw for word in command.words] if isinstance(command, SimpleCommand) else []
-                if words[:1] == ["read"] and not any(re.match(r"-\w*u", word) for word in words):
+                other = any(re.match(r"-\w*u", word) for word in words) or "<&" in script.lines[command.line - 1]
+                if words[:1] == ["read"] and not other:
                     return True
     return False
 
@@ -356,11 +356,7 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
 
 def _is_set_again(script: BatchScript, name: str, first: int, last: int) -> bool:
     """Tell whether the lines of a script set a variable: by an assignment, a loop, or a command such as `read`."""
-    sets = re.compile(
-        rf"(?<![\w$-]){name}\+?=|(\(\(|\b(for|select))\s*{name}\b"
-        rf"|\b(getopts|mapfile|read|readarray)\b[^;|]*(?<![\w${{]){name}\b"
-    )
-    return any(sets.search(line) for number, line in script.code_lines if first <= number <= last)
+    return any(sets(name).search(line) for number, line in script.code_lines if first <= number <= last)
 
 
 def _is_part_of(step: TracedCommand, pipeline: Pipeline) -> bool:

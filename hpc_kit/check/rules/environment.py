@@ -15,6 +15,7 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
+from hpc_kit.check.rules.set_up import set_variables
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
@@ -130,6 +131,8 @@ def _typed(place: Place, letter: str) -> Problem:
 
 
 OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
+_MEETS = re.compile(r"(?i)dist|init|rdzv|rendezvous|sync")
+"""An option for the place where ranks meet: --init-method, --dist-url."""
 _MOVES = frozenset({"cd", "popd", "pushd"})
 _SPREADERS = frozenset({"clush", "parallel-scp", "pdcp", "pscp", "sbcast", "scp"})
 _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
@@ -151,10 +154,10 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
     wide = [launch for launch in script.training if script.size_of(launch).has_several_nodes]
     if not wide or not script.size.has_several_nodes:
         return
-    for word in [word for launch in wide for word in launch.program.words]:
-        meeting = re.search(r"\Afile://(/\S+)|=file://(/\S+)", word.text)
-        if meeting is not None and OWN_DISK.match(meeting[1] or meeting[2]):
-            what = f"each node has its own {meeting[1] or meeting[2]}: the ranks of different nodes never meet"
+    for option, word in [each for launch in wide for each in launch.option_values()]:
+        meeting = re.search(r"(?:\A|=)file://(/\S+)", word.text)
+        if meeting is not None and OWN_DISK.match(meeting[1]) and _MEETS.search(option):
+            what = f"each node has its own {meeting[1]}: the ranks of different nodes never meet"
             yield Problem(word, what, "name a file in a folder that all nodes share", (script.line_of("nodes"),))
     entered: TracedCommand | None = None
     for step in script.batch_commands:
@@ -485,14 +488,17 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
     """Files that every user of the cluster may change or delete.
 
     `chmod -R 777` lets each user replace the data, the checkpoints and the code that the next job runs. The same
-    applies to `chmod o+w` and to `umask 000`. The rule ignores folders of the node, such as /tmp.
+    applies to `chmod o+w` and to `umask 000`. The rule ignores folders of the node, such as /tmp, and lines with a
+    comment that names a reason.
 
     Fix: share with your group: `chmod -R g+rwX DIR`, or `setfacl`; `chmod -R a+rX DIR` lets everybody read.
     Documented: chmod(1); acl(5).
     """
     for step in script.commands:
         words = [text for text in step.texts[1:] if not re.match(r"-[A-Za-z-]", text)]
-        on_node = bool(words[1:]) and all(OWN_DISK.match(text) for text in words[1:])
+        on_node = bool(words[1:]) and all(_is_on_node(script, text) for text in words[1:])
+        if script.has_reason(step.line, named=True):
+            continue
         chmod = step.name == "chmod" and len(words) > 1 and not on_node and _FOR_ALL.match(words[0])
         # Without a letter in front, the umask applies to the `+w`.
         if chmod and not words[0].startswith("+"):
@@ -501,6 +507,11 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
         elif step.name == "umask" and words[:1] in (["000"], ["0000"], ["0"]):
             what = "umask 000 lets every user change all files of the job"
             yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
+
+
+def _is_on_node(script: BatchScript, path: str) -> bool:
+    """Tell whether a path is on the disk of the node, or in a folder of mktemp."""
+    return OWN_DISK.match(path) is not None or script.resolve(path).startswith("$(mktemp")
 
 
 _DOWNLOADS = re.compile(
@@ -558,9 +569,9 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     # On an exclusive node, there are no other jobs.
     alone = "exclusive" in script.options
     for step in script.commands:
-        match = re.search(r"\b(pkill|killall)\b(?! -P)|\bscancel (-u|--user|--me)", step.trap_code)
-        if match is not None and not (alone and match[1]):
-            what = f"{match[0].partition(' ')[0]} also ends processes or jobs that are not of this job"
+        match = re.search(r"\b((?:pkill|killall)\b[^;&|]*)|\bscancel (-u|--user|--me)", step.trap_code)
+        if match is not None and not (match[1] and (alone or _ends_own(match[1].split()))):
+            what = f"{match[0].split()[0]} also ends processes or jobs that are not of this job"
             yield Problem(step, what, 'end processes by their id: kill "$pid"')
     for launch in script.launch_lines:
         words = launch.program.texts
@@ -569,10 +580,16 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
         if alone:
             continue
-        if launch.program.name in {"pkill", "killall"} and "-P" not in words:
+        if launch.program.name in {"pkill", "killall"} and not _ends_own(words):
             what = f"{launch.program.name} also ends processes of other jobs on the node"
             yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
         yield from _removals(script, launch, words)
+
+
+def _ends_own(words: list[str]) -> bool:
+    """Tell whether pkill ends processes of this job alone: the children of a process, a session, or the job id."""
+    selects = any(re.match(r"-[Pgs]|--(parent|pgroup|session)\b", text) for text in words[1:])
+    return selects or any(re.search(r"SLURM_JOB_?ID", text) for text in words)
 
 
 def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
@@ -587,7 +604,8 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
     for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
         whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
         # Slurm and its prologs set the variables of node-local folders.
-        known = whole and (whole[1] in script.assigned or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        known = whole and (whole[1] in set_variables(script) or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        known = known or (whole and script.tests_variable(whole[1]))
         if whole and not known and "nounset" not in launch.command.options:
             what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
             yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
@@ -662,6 +680,7 @@ _SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(en
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first command that prints a secret into the log: all variables, a value, or a file."""
     secrets: dict[str, int] = {}
+    exported = {each.name for each in script.assignments if each.is_exported and not each.is_for_one_command}
     for step in script.commands:
         name = _printed_secret(step, secrets)
         if name is not None:
@@ -669,7 +688,11 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
             remedy = "remove the line, or print single variables: env | grep ^SLURM_"
             yield Problem(step, what, remedy, (secrets.get(name),), certain=False)
             return
-        secrets |= {each.name: step.line for each in step.written_assignments if is_secret_name(each.name)}
+        # `HF_TOKEN=... python train.py` sets the variable for this program alone.
+        own = step.written_assignments if step.name in {"", *DECLARING} else []
+        names = [each.name for each in own] + (step.texts[1:] if step.name == "export" else [])
+        # The commands that print all variables print the exported ones.
+        secrets |= {name: step.line for name in names if is_secret_name(name) and name in exported | {*step.texts}}
         if step.name == "unset":
             secrets = {name: line for name, line in secrets.items() if name not in step.texts}
         if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):

@@ -49,7 +49,9 @@ class ExitStatusFlow(NamedTuple):
     @property
     def is_relied_on(self) -> bool:
         """A later command takes it that the training has succeeded: it submits a job, or leaves a mark."""
-        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in self.followers)
+        # `afterany` asks for no success.
+        relying = (each for each in self.followers if not re.search("after(any|notok)", " ".join(each.texts)))
+        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in relying)
 
     @property
     def is_read(self) -> bool:
@@ -615,7 +617,7 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     Fix: `i=$((i + 1))`, or `((++i))`.
     Documented: bash(1), Compound Commands and set -e.
     """
-    for number, line in script.code_lines:
+    for number, line in script.command_lines:
         match = _COUNTS_UP.match(line)
         if match is None:
             continue
@@ -658,7 +660,9 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
         return
     traps = traps_for(script, signal.number)
     flow = trace_exit_status(script)
-    if not traps and signal.number not in _HARMLESS:
+    # After `exec`, the program is the process that gets the signal.
+    replaced = [launch.command for launch in script.training if not launch.command.in_background]
+    if not traps and signal.number not in _HARMLESS and not any(step.name == "exec" for step in replaced):
         what = f"--signal={directive.value} ends the batch script, which has no trap for it"
         to_tasks = directive.value.partition(":")[2]
         remedy = f"use --signal={to_tasks}, which Slurm sends to the tasks of srun; or add a trap"

@@ -184,14 +184,14 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             return
     # A script that copies files may bring its checkpoint to a shared folder and back.
     for launch in training if not _copies_files(script) else ():
-        local = next((word for option, word in options_with_paths(launch) if _is_left_behind(option, word)), None)
+        local = next((word for option, word in launch.option_values() if _is_left_behind(option, word)), None)
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
             return
     for launch in training:
-        saved = [word for option, word in options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
-        loaded = [word for option, word in options_with_paths(launch) if _LOADS.search(option)]
+        saved = [word for option, word in launch.option_values() if _SAVES.search(option) and _DATE in word.text]
+        loaded = [word for option, word in launch.option_values() if _LOADS.search(option)]
         if saved and all(_DATE in word.text for word in loaded):
             what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
             yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
@@ -220,11 +220,11 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
     saved = [
         (match, word)
         for launch in script.training
-        for option, word in options_with_paths(launch)
+        for option, word in launch.option_values()
         if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
     ]
     copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
-    for number, line in script.code_lines if saved and not copies else ():
+    for number, line in script.command_lines if saved and not copies else ():
         for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
             match = _NEWEST.match(script.resolve(tested[1]))
             names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
@@ -340,32 +340,24 @@ def _tests_path(step: TracedCommand) -> bool:
 def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:
     """Return the file in a folder that a training names with an option of this pattern."""
     for launch in script.training if folder else ():
-        for option, word in options_with_paths(launch):
+        for option, word in launch.option_values():
             path = word.text.rpartition("=")[2]
             if (path == folder or path.startswith(folder + "/")) and pattern.search(option):
                 return path
     return None
 
 
-def options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]:
-    """Yield each option of the program with the word of its value, `--NAME VALUE` or `--NAME=VALUE`."""
-    before = ""
-    for word in launch.program.words:
-        name, equals, _ = word.text.partition("=")
-        option = name if equals else before
-        if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
-            yield option, word
-        before = word.text
-
-
-_BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
+_LISTED = re.compile(r"\bls\s([^|]*)\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
 _UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*)"
 _AS_TEXT = re.compile(
     rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})[^|]*"
     r"(?:(?:\|\s*sort(?:\s+-[nu]+)?\s*)?\|\s*tail|\|\s*sort\s+-[nu]*r[nu]*\s*\|\s*head)\s+(?:-n\s*|-)1\b"
 )
 """The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
-_BY_NUMBER = re.compile(r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+-\w*[tv]")
+_BY_NUMBER = re.compile(
+    r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+(-\S+\s+)*(-\w*[tv]|--sort)|%[TCYZAB]@?[^|]*\|\s*sort"
+)
+"""A list in the order of versions, or of times: `ls -t`, `find -printf '%T@ %p'`, `stat -c '%Y %n'`."""
 _SORTED_AS_TEXT = "this sorts numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
 _MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
 
@@ -384,17 +376,20 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Documented: ls(1), -t.
     """
     yield from _last_of_pattern(script)
-    for number, line in script.code_lines:
+    for number, line in script.command_lines:
         if re.search(r"\brm\b", line):
             continue
-        match, name = _BY_TIME.search(line), _AS_TEXT.search(line[:500])
+        match, name = _LISTED.search(line), _AS_TEXT.search(line[:500])
         if name is not None and not _BY_NUMBER.search(line):
             place = Origin(number, name.start(1) + 1)
             yield Problem(place, _SORTED_AS_TEXT, "write sort -V", certain=False)
             continue
-        reverse = match is not None and "r" in match[1]
-        if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
-            what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
+        options = re.findall(r"(?<!\S)--?([a-z0-9=-]+)", match[1]) if match is not None else []
+        letters = "".join(text.replace("sort=time", "t").replace("reverse", "r") for text in options)
+        oldest = match is not None and "t" in letters and (match[2] == "tail") != ("r" in letters)
+        if match and oldest and _MEANS_NEWEST.search(line[: match.start()]):
+            shown, other = " ".join(f"-{text}" for text in options), "head" if match[2] == "tail" else "tail"
+            what = f"ls {shown} | {match[2]} is the oldest file"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
 
@@ -431,7 +426,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
         if given is not None and seconds >= limit and follows and not launch.command.in_background:
             what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
             yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
-        for option, word in options_with_paths(launch):
+        for option, word in launch.option_values():
             own = _own_limit(option, word.text.rpartition("=")[2])
             # KIT122 reports a limit in minutes that was meant in hours.
             if own is not None and limit <= own < 20 * limit:
@@ -513,6 +508,10 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     """Tell whether a word names this script, by its file or, as most users do, by the name of its job or log."""
     if re.match(r"\$\{?(0|BASH_SOURCE)\b", text) or PurePath(text).name == PurePath(script.name).name:
         return True
+    # Another file of that name, or one in another folder, is another script.
+    exists = script.site.exists
+    if "/" in text.removeprefix("./") or (exists is not None and exists(text)):
+        return False
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
     names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
     names = {name.replace("-", "_") for name in names}
@@ -653,7 +652,7 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.training:
         inside = _is_on_own_disk(script, launch)
-        for option, word in options_with_paths(launch):
+        for option, word in launch.option_values():
             path = word.text.rpartition("=")[2]
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
             # What is for debugging may be lost.

@@ -48,7 +48,12 @@ def not_a_program(script: BatchScript) -> Iterator[Problem]:
 def _fault_of_program(script: BatchScript, stage: LaunchStage) -> tuple[str, str] | None:
     first, *rest = stage.texts
     code = f"write bash -c '{first} ...' in single quotes"
-    if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO) or (first, *rest[:1]) == ("conda", "activate"):
+    # Red Hat has files for some builtins, which show a value.
+    shows = first in {"hash", "type", "umask"} or stage.texts in (["ulimit"], ["ulimit", "-a"])
+    if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO and not shows) or (first, *rest[:1]) == (
+        "conda",
+        "activate",
+    ):
         return f"{first}, a builtin or function of the shell", code
     if first in script.functions:
         return f"{first}, a function of this script", f"{code}, after export -f {first}"
@@ -241,7 +246,7 @@ def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
 
 
-def runs_forever(texts: list[str]) -> bool:
+def _runs_forever(texts: list[str]) -> bool:
     """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
     name, rest = texts[0].rpartition("/")[2], texts[1:]
     if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
@@ -260,7 +265,8 @@ def runs_forever(texts: list[str]) -> bool:
         return rest[:1] in (["lab"], ["notebook"], ["serve"], ["server"], ["ui"], ["tunnel"])
     if name in {"vmstat", "iostat", "dstat"}:
         return bool(rest) and sum(text.isdigit() for text in rest) == 1
-    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"} and "-n1" not in rest
+    brief = any(re.match(r"-n|--(version|help)\b|-[hV]\Z", text) for text in rest) and name != "watch"
+    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"} and not brief
 
 
 @rule("KIT223", "warning")
@@ -287,12 +293,12 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
-        forever, claim = _never_ends(launch), _claim_of(script, launch, srun)
+        forever, claim = never_ends(launch), _claim_of(script, launch, srun)
         if claim is None or not (launch.is_training or forever):
             continue
         blocker = next((other for held, other in running.items() if held.excludes(claim, job)), None)
         if blocker is not None:
-            endless = _never_ends(blocker)
+            endless = never_ends(blocker)
             effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
             what = f"the step in line {blocker.line} {effect}" + ("" if endless else ": this one waits for it")
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
@@ -340,10 +346,12 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     return _Claim(nodes, exact, cpus, (gpus.in_job(nodes, size.ntasks) or 0) if given else 0)
 
 
-def _never_ends(launch: LaunchLine) -> bool:
+def never_ends(launch: LaunchLine) -> bool:
+    """Tell whether a launch line runs until something ends it."""
     shell = launch.stage("shell")
     endless = shell is not None and shell.code is not None and _ENDLESS_LOOP.search(shell.code.text.text)
-    return bool(endless) or runs_forever(launch.program.texts)
+    limited = any(stage.name == "timeout" for stage in launch.stages)
+    return not limited and (bool(endless) or _runs_forever(launch.program.texts))
 
 
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
