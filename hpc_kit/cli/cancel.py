@@ -7,7 +7,8 @@ import json
 import click
 
 from hpc_kit.cli.job_tables import group_jobs
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
+from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import echo
 
 
@@ -25,7 +26,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """
     from hpc_kit.runs.cancel import cancel, needs_slurm
 
-    session = open_session(cluster, require_answer=True)
+    session = open_session_of(words, cluster, require_answer=True)
     if needs_slurm(words, session.runs):
         session.client.check_available(session.cluster.name)
     before = cancel(list(words), session.runs, session.client, cluster=session.cluster.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     """Delete old runs of this project with all files in their folders: logs, records, checkpoints.
 
-    Jobs that wait or run are kept, and so are runs of another cluster. The command shows what it would delete, and
-    asks.
+    Jobs that wait or run are kept, and so are runs of another cluster, and the results of an Executor. The command
+    shows what it would delete, and asks.
 
     Exit status: 0 deleted, or nothing to delete; 1 Slurm does not answer, or a file cannot be deleted; 2 wrong use.
     """
@@ -58,7 +59,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     if not runs:
         echo(f"nothing to delete in {short_path(session.runs)}")
         return
-    paths = [path for run in runs for path in _paths_of(run)]
+    paths = [path for run in runs for path in (*_paths_of(run), *_executor_files(run, before))]
     for run in runs:
         echo(f"{run.job_id:>8}  {run.name}  {dt.datetime.fromtimestamp(_submitted(run)):%Y-%m-%d}")  # noqa: DTZ006 - local time
     if not yes:
@@ -109,6 +110,18 @@ def _paths_of(run: Run) -> Iterator[Path]:
     yield run.folder
     yield from folder.glob(f"{run.job_id}_*")
     yield from (path for path in run.batch_logs() if path.parent == folder and path.is_file())
+
+
+def _executor_files(run: Run, before: float) -> Iterator[Path]:
+    """Yield the files of a job in the folder of its Executor, except its results.
+
+    The names contain the job id only, and another queue may have given the id again: younger files stay.
+    """
+    folders = {each.rank_log(0).parent for each in run.elements() or [run]} - {run.folder}
+    own = re.compile(rf"{run.job_id}(_\d+)?_(\d+_log\.(out|err)|submission\.sh|submitted\.pkl)")
+    for path in sorted(each for folder in folders for each in folder.glob(f"{run.job_id}_*")):
+        if own.fullmatch(path.name) and path.is_file() and path.stat().st_mtime < before:
+            yield path
 
 
 def _total_bytes(paths: list[Path]) -> int:

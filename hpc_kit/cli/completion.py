@@ -30,7 +30,11 @@ def command(words: tuple[str, ...]) -> None:
     [shell] = names
     from hpc_kit.cli import root
 
-    text = CLASSES[shell](root, {}, "hpc-kit", "_HPC_KIT_COMPLETE").source()
+    text = _without_blank_after_equals(CLASSES[shell](root, {}, "hpc-kit", "_HPC_KIT_COMPLETE").source())
+    if shell == "zsh":
+        # An account without a configuration of zsh has no completion at all. zsh expects #compdef in the first line.
+        start = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
+        text = text.lstrip().replace("\n", f"\n{start}\n", 1)
     if not install:
         echo(text)
         return
@@ -53,6 +57,17 @@ def command(words: tuple[str, ...]) -> None:
         ) from error
     echo(f"written: {file}" + ("" if shell == "fish" else f", and a line in {start_file}"))
     echo("open a new shell to use it")
+
+
+def _without_blank_after_equals(text: str) -> str:
+    """Return click's script so that bash and zsh add no blank after `--set resources.nodes=`. fish adds none."""
+    is_key = "*[=.]"
+    text = text.replace(
+        "    return 0\n", f"    [[ ${{COMPREPLY-}} == {is_key} ]] && compopt -o nospace\n    return 0\n"
+    )
+    zsh = "compadd -U -V unsorted -a completions"
+    without = zsh.replace("compadd", "compadd -S ''")
+    return text.replace(zsh, f"[[ $completions[1] == {is_key} ]] && {without} || {zsh}")
 
 
 def _add_line(path: Path, line: str) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import format_table, short_path
+from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import echo
 from hpc_kit.runs.history import Attempt, History, read_history
 from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
@@ -44,7 +45,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
 
     Exit status: 0 printed; 1 unknown job; 2 wrong use.
     """
-    session = open_session(cluster)
+    session = open_session_of(words, cluster)
     index = RunIndex(session.runs)
     runs = _select_runs(words, index)
     histories = [(run, read_history(run.folder)) for run in runs]

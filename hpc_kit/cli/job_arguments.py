@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from msgspec import Struct, structs
 
 from hpc_kit.cli.options import CLUSTER_OPTION, FILE
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec import load, search_path
+from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster, ssh_cluster
+from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Origins
 from hpc_kit.spec.launcher_command import adopt_launcher, check_launcher_size, find_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.resources import Resources
+from hpc_kit.spec.typed_values import dotted_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +63,15 @@ class JobCommand(click.Command):
             ctx.meta["sbatch"], words = parse_sbatch_options(others)
         # Options come last, so that one without its value does not take the name of the job.
         return super().parse_args(ctx, [*words, *known])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete sbatch's options, too."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            own = {item.value for item in found}
+            names = [f"--{name.replace('_', '-')}" for name in Resources.__struct_fields__]
+            found += [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in own]
+        return found
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Mention the sbatch options, which the list does not contain."""
@@ -121,10 +134,17 @@ def job_arguments(function: F) -> F:
     return click.argument("job", required=False, shell_complete=complete_job)(job_options(function))
 
 
-def complete_job(_context: object, _parameter: object, start: str) -> list[str]:
-    """Return the names of jobs that begin with a text, for the completion of the shell."""
-    names = search_path.file_names("jobs", search_path.current_folder())
-    return [name for name in names if name.startswith(start) and name != "base"]
+def complete_job(context: click.Context, _parameter: object, start: str) -> list[CompletionItem]:
+    """Return the names of jobs that begin with a text. After `--` or without such a job, the shell completes files."""
+    names = [] if context.meta.get("program") else search_path.file_names("jobs", search_path.current_folder())
+    found = [CompletionItem(name) for name in names if name.startswith(start) and name != "base"]
+    return found or [CompletionItem(start, type="file")]
+
+
+def _complete_setting(_context: object, _parameter: object, start: str) -> list[str]:
+    """Return the keys of job and cluster files that begin with a text, each with the equals sign that follows."""
+    keys = [*dotted_keys(Job), *dotted_keys(Cluster, load.CLUSTER_PREFIX)]
+    return [key if key.endswith(".") else f"{key}=" for key in keys if key.startswith(start)]
 
 
 def job_options(function: F) -> F:
@@ -136,6 +156,7 @@ def job_options(function: F) -> F:
         multiple=True,
         metavar="KEY=VALUE",
         help="Override a key of the job file: resources.nodes=2.",
+        shell_complete=_complete_setting,
     )
     return shape(settings(CLUSTER_OPTION(function)))
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, complete_run
 from hpc_kit.cli.outcomes import follow_run, outcome_json, print_array_outcome, print_outcome
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
+from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.runs.backend import query_runs
-from hpc_kit.runs.cluster_match import client_for, cluster_option, describe_cluster, may_belong_to, unknown_here
+from hpc_kit.runs.cluster_match import cluster_option, describe_cluster, unknown_here
 from hpc_kit.runs.logs import LogReader, decode_line
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
-from hpc_kit.runs.run_folders import RunIndex
-from hpc_kit.runs.status import JobSelection
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ def command(
 
     Exit status: 0 printed; with -f that of the job; 1 no such job or log; 2 wrong use; 130 Ctrl-C with -f.
     """
-    session = open_session(cluster)
-    run = find_run(session, word)
+    run, session = find_run(word, cluster)
     _check_log_options(run, rank, every=every, batch=batch)
     client = client_of_run(run, session)
     if client is None and run.record is not None:
@@ -83,13 +81,13 @@ def _print_text(
     """Print the logs and the outcome of a job, or of all elements of an array."""
     elements = run.elements()
     jobs = elements or [run]
+    statuses = query_statuses(jobs, client)
+    was_cancelled_in_queue = False
     if not elements and not run.batch_log.exists() and run.backend.has_batch_script:
-        [status] = query_statuses([run], client)
-        check_started(run, status)
-        has_ended = status is not None and status.state.finished
-        if has_ended and not any(run.rank_log(each).exists() for each in run.ranks()):
-            jobs = []  # it was cancelled in the queue
-    for job in jobs:
+        check_started(run, statuses[0])
+        has_ended = statuses[0] is not None and statuses[0].state.finished
+        was_cancelled_in_queue = has_ended and not any(run.rank_log(each).exists() for each in run.ranks())
+    for job in jobs if not was_cancelled_in_queue else []:
         log = job.batch_log if batch else job.rank_log(rank or 0)
         if rank is None and not log.exists() and job.end_marker() is not None and job.backend.has_batch_script:
             log = job.batch_log  # the job ended before a rank started
@@ -99,7 +97,7 @@ def _print_text(
             _print_all_ranks(job)
         elif log.exists() or not elements:
             _print_log(log)
-    _print_end(run, elements, client, session)
+    _print_end(run, elements, statuses, client, session)
 
 
 def check_started(run: Run, status: JobStatus | None) -> None:
@@ -109,27 +107,6 @@ def check_started(run: Run, status: JobStatus | None) -> None:
         raise UnknownJob(
             f"job {run.job_id} has not started", found=f"PENDING{reason}", remedy=f"hpc-kit status {run.job_id}"
         )
-
-
-def find_run(session: Session, word: str | None) -> Run:
-    """Return the run with an id, or the latest run with a name. Runs of the given cluster have priority.
-
-    Without `word`, return the latest run.
-    """
-    index = RunIndex(session.runs)
-    if word is not None:
-        if JobSelection.from_words([word]).names:
-            runs = index.find_by_name(word) or index.find_unrecorded(word)
-            if runs:
-                return runs[0]
-        return index.require(word, lambda run: may_belong_to(run, session.cluster.name, session.client))
-    recent = index.recent(1)
-    if recent:
-        return recent[0]
-    folder = short_path(session.runs)
-    if index.unreadable:
-        raise UnknownJob(f"cannot read {folder}", found=index.unreadable, remedy="the right to read it, or --runs")
-    raise UnknownJob(f"no runs in {folder}", remedy="hpc-kit submit ddp_4node")
 
 
 def _check_log_options(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
@@ -146,12 +123,6 @@ def _check_log_options(run: Run, rank: int | None, *, every: bool, batch: bool) 
             found=f"its ranks are 0 to {last}",
             remedy=f"hpc-kit logs {run.job_id} --all",
         )
-
-
-def client_of_run(run: Run, session: Session) -> SlurmClient | None:
-    """Return the client of the Slurm that ran the job; None if the job belongs to another cluster."""
-    is_here = may_belong_to(run, session.cluster.name, session.client)
-    return client_for(run, session.client) if is_here else None
 
 
 def query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
@@ -194,14 +165,14 @@ def _print_all_ranks(run: Run) -> None:
             echo(f"{rank:>4}: {text}")
 
 
-def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, session: Session) -> None:
+def _print_end(
+    run: Run, elements: list[Run], statuses: list[JobStatus | None], client: SlurmClient | None, session: Session
+) -> None:
     """Print the outcome of the job, or the next commands if it has not ended."""
-    jobs = elements or [run]
-    statuses = query_statuses(jobs, client)
     if any(status is not None and not status.state.finished for status in statuses):
         print_next_steps(run.job_id, going=True)
         return
-    outcomes = record_outcomes(zip(jobs, statuses, strict=True))
+    outcomes = record_outcomes(zip(elements or [run], statuses, strict=True))
     echo()
     if client is None and run.record is not None and not all(outcome.state.finished for outcome in outcomes):
         cluster = describe_cluster(run.record, session.client)

@@ -37,8 +37,15 @@ class NumberRange(click.FloatRange):
         return number
 
 
+def _complete_cluster(_context: object, _parameter: object, start: str) -> list[str]:
+    return [name for name in search_path.file_names("env", search_path.current_folder()) if name.startswith(start)]
+
+
 CLUSTER_OPTION = click.option(
-    "--cluster", metavar="NAME", help="Cluster file in env/ [default: the one that fits this machine]."
+    "--cluster",
+    metavar="NAME",
+    help="Cluster file in env/ [default: the one that fits this machine].",
+    shell_complete=_complete_cluster,
 )
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="A JSON document.")
 
@@ -104,10 +111,11 @@ def complete_run(context: click.Context, _parameter: object, start: str) -> list
     except HpcKitError:
         return []
     folder = search_path.current_folder() / runs
-    # `.shell` and other hidden folders are no jobs.
-    names = [path.name for path in folder.glob("[!.]*/")]
-    ids = [path.name for path in folder.glob("[!.]*/*/") if is_single_job(path.name) and not array_index(path.name)]
-    return [word for word in [*sorted(names), *sorted(ids, key=sort_key, reverse=True)] if word.startswith(start)]
+    # Other folders, such as `.shell` and those of programs, contain no runs.
+    found = [path for path in folder.glob("[!.]*/*/") if is_single_job(path.name)]
+    names = sorted({path.parent.name for path in found})
+    ids = sorted((path.name for path in found if not array_index(path.name)), key=sort_key, reverse=True)
+    return [word for word in [*names, *ids] if word.startswith(start)]
 
 
 def runs_option() -> str | None:

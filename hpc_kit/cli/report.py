@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, complete_run, open_session
+from hpc_kit.cli.logs import query_statuses
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import short_path
+from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError, UnknownJob
 from hpc_kit.spec.secrets import mask_text
@@ -96,7 +97,7 @@ def _sections_for(word: str | None, prefix: str, cluster: str | None) -> list[Se
 def _names_a_run(word: str, cluster: str | None) -> bool:
     """Return whether a word is the name or id of a run, and not only that of a file or folder."""
     try:
-        find_run(open_session(cluster), word)
+        find_run(word, cluster)
     except UnknownJob:
         return False
     return True
@@ -104,6 +105,5 @@ def _names_a_run(word: str, cluster: str | None) -> bool:
 
 def _find_run_status(word: str | None, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """Return a run by id or name, or the latest run, and its status if Slurm answers."""
-    session = open_session(cluster)
-    run = find_run(session, word)
+    run, session = find_run(word, cluster)
     return run, query_statuses([run], client_of_run(run, session))[0]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_arguments import parse_settings
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
+from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.runs.history import read_history
@@ -42,7 +43,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
     """
     from hpc_kit.submission.resubmit import prepare_resubmission, resubmit
 
-    session = open_session(cluster, require_answer=True)
+    session = open_session_of([job_id], cluster, require_answer=True)
     root = search_path.current_folder()
     index = RunIndex(session.runs)
     run = index.require(job_id)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import check_started, client_of_run, find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, NumberRange, complete_run, open_session
+from hpc_kit.cli.logs import check_started
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, NumberRange, complete_run
 from hpc_kit.cli.output import print_line
+from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import read_stacks, read_stall
@@ -49,8 +50,7 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     """
     from hpc_kit.runs import stacks
 
-    session = open_session(cluster)
-    run = find_run(session, word)
+    run, session = find_run(word, cluster)
     if elements := run.elements():
         raise SpecError(
             f"job {run.job_id} is an array",

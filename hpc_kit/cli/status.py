@@ -7,8 +7,9 @@ import json
 import click
 
 from hpc_kit.cli.job_tables import format_jobs, job_json
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import short_path
+from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import echo
 
 
@@ -29,7 +30,7 @@ def command(words: tuple[str, ...], cluster: str | None, every: bool, as_json: b
     from hpc_kit.runs.run_folders import RunIndex
     from hpc_kit.runs.status import JobSelection, list_jobs
 
-    session = open_session(cluster)
+    session = open_session_of(words, cluster)
     index = RunIndex(session.runs)
     selection = JobSelection.from_words(words)._replace(project_only=not every)
     listing = list_jobs(selection, index, session.client, cluster=session.cluster.name, partitions=session.partitions)

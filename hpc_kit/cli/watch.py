@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_tables import format_jobs, group_jobs, job_json
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, NumberRange, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, NumberRange, complete_run
 from hpc_kit.cli.output import INTERRUPTED
+from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import clean_text, echo
 from hpc_kit.slurm.start_forecast import format_duration
 
@@ -48,7 +49,7 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
     """
     from hpc_kit.runs.follow import follow_listing
 
-    session = open_session(cluster)
+    session = open_session_of(words, cluster)
     client = session.client
     # Asking a real controller more often than every few seconds burdens all users of the cluster.
     if interval is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import print_line, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
@@ -66,13 +66,13 @@ def _explain_files(paths: list[Path]) -> list[tuple[list[str], Verdict]]:
 
 def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str], Verdict]]:
     """Return the answer about a run; of an array, the different answers with the ids of their elements."""
-    from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
+    from hpc_kit.cli.logs import query_statuses
+    from hpc_kit.cli.run_lookup import client_of_run, find_run
     from hpc_kit.runs.outcome import read_state
     from hpc_kit.runs.why.elements import group_verdicts
     from hpc_kit.runs.why.of_run import explain_run
 
-    session = open_session(cluster)
-    run = find_run(session, word)
+    run, session = find_run(word, cluster)
     elements = run.elements()
     client = client_of_run(run, session)
     runs = elements or [run]

@@ -160,13 +160,16 @@ class RunIndex:
         def rank(run: Run) -> tuple[bool, tuple[float, tuple[int, int]]]:
             return belongs_here(run), _submit_order(run)
 
-        jobs = [self._open(folder) for folder in self._folders.get(base_id(job_id), ())]
-        if jobs:
+        if jobs := self.find_all(job_id):
             best = max(jobs, key=rank) if len(jobs) > 1 else jobs[0]
             # A component of a heterogeneous job has no files of its own.
             return _element_of(best, job_id) if array_index(job_id) else best
         # An array that was submitted by hand has folders of its elements only.
         return max(map(self._open, self._folders.get(job_id, [])), key=rank, default=None)
+
+    def find_all(self, job_id: str) -> list[Run]:
+        """Return the runs of all clusters with the id of a job, the latest first."""
+        return self._latest_first(self._folders.get(base_id(job_id), ()))
 
     def _open(self, folder: Path) -> Run:
         """Like `open_run`, but reads each record once."""

@@ -108,6 +108,8 @@ class SlurmClient(NamedTuple):
 
     embedded: bool
     runner: Runner = run_command
+    typed_prefix: str = "hpc-kit embedded run"
+    """Words that a user types before a command of the embedded Slurm."""
 
     @property
     def poll_seconds(self) -> float:
@@ -125,7 +127,7 @@ class SlurmClient(NamedTuple):
 
         Commands in `$(...)` or backticks are lines of a batch script, where they are on PATH.
         """
-        return _TYPED.sub(r"hpc-kit embedded run \g<0>", hint) if hint and self.embedded else hint
+        return _TYPED.sub(lambda match: f"{self.typed_prefix} {match[0]}", hint) if hint and self.embedded else hint
 
     def for_cluster(self, name: str | None) -> SlurmClient:
         """Return a client of one of the clusters in SLURM_CLUSTERS; otherwise this client.

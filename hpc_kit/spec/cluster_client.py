@@ -25,7 +25,10 @@ def open_client(cluster: Cluster, environ: Mapping[str, str] | None = None) -> S
         return SlurmClient(environ, embedded=False)
     # These variables name real clusters.
     own = {name: value for name, value in environ.items() if name not in {"SLURM_CLUSTERS", "SBATCH_CLUSTERS"}}
-    return SlurmClient(embedded_environment(cluster, own), embedded=True)
+    client = SlurmClient(embedded_environment(cluster, own), embedded=True)
+    if cluster.name in {"", "local"}:
+        return client
+    return client._replace(typed_prefix=f"{client.typed_prefix} --cluster {cluster.name}")
 
 
 def slurm_version_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -48,6 +49,17 @@ def coerce(text: str, kind: type[Struct], key: str) -> object:
     # 1e5 and 1_000 are numbers in TOML, but text must keep its spelling.
     is_respelled = isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
     return text if is_respelled and _accepts(text, expected) else value
+
+
+def dotted_keys(kind: type[Struct], prefix: str = "") -> Iterator[str]:
+    """Yield the keys of `--set`, such as `resources.nodes`. That of a table with free names ends in a dot: `env.`."""
+    for field in msgspec.structs.fields(kind):
+        table = _struct_of(field.type)
+        is_list = any(get_origin(part) is tuple for part in (field.type, *get_args(field.type)))
+        if table is not None and not is_list:
+            yield from dotted_keys(table, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}" + "." * (_values_of(field.type) is not Any)
 
 
 def _accepts(value: object, expected: Any) -> bool:

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -16,6 +18,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from hpc_kit.cli import root
 from hpc_kit.cli.clean import command as clean
 from hpc_kit.cli.doctor import command as doctor
 from hpc_kit.cli.launch import command as launch
@@ -25,6 +28,7 @@ from hpc_kit.cli.stacks import command as stacks
 from hpc_kit.cli.status import command as status
 from hpc_kit.cli.watch import command as watch
 from hpc_kit.spec import cluster_client
+from hpc_kit.submission.executor import Executor
 from hpc_kit.submission.submit import submit
 from tests.cli.conftest import Kit
 from tests.conftest import ROOT
@@ -115,6 +119,26 @@ def test_the_folder_in_which_a_later_job_goes_on_is_kept(runs: Path, slurm: Fake
     assert done.exit_code == 0, done.output
     assert "kept: 3 old runs" in done.output
     assert {"12", "13", "13_3", "77"} <= {path.name for path in runs.iterdir()}
+
+
+def test_the_results_of_an_executor_are_kept(runs: Path, slurm: FakeSlurm, project: Path) -> None:
+    folder = project / "functions"
+    job = Executor("job", folder, "fake").submit(os.getpid)
+    assert (job.job_id, job.paths.submitted_pickle.is_file(), job.paths.submission_file.is_file()) == ("15", True, True)
+    run = project / "runs" / "job" / "15"
+    make_older(run, 40)
+    old = time.time() - 35 * 24 * 3600
+    for name in ("15_0_log.out", "15_1_log.err", "15_0_result.pkl", "15_table.jsonl", "150_0_log.out"):
+        (folder / name).touch()
+    for path in folder.iterdir():
+        os.utime(path, (old, old))
+    (folder / "15_2_log.out").touch()  # of a younger job 15, of another queue
+    slurm.queue()
+    done = CliRunner().invoke(clean, ["--older-than", "30d", "--yes"])
+    assert done.exit_code == 0, done.output
+    kept = {"15_0_result.pkl", "15_table.jsonl", "150_0_log.out", "15_2_log.out"}
+    assert {path.name for path in folder.iterdir()} == kept
+    assert not run.exists()
 
 
 def test_nothing_is_deleted_without_an_answer(runs: Path, kit: Kit) -> None:
@@ -231,6 +255,36 @@ def test_the_shell_completes_names_and_ids_of_runs(runs: Path, tmp_path: Path, m
     assert complete("--runs", str(tmp_path / "old"), "") == ["train", "7"]
     monkeypatch.setenv("HPC_KIT_CLUSTER", "nowhere")
     assert complete("") == []
+
+
+@pytest.mark.parametrize(("line", "found"), [
+    ("submit mi", {"mine"}),
+    ("submit mine --set resources.nod", {"resources.nodefile=", "resources.nodelist=", "resources.nodes="}),
+    ("render mine --set en", {"env."}),
+    ("render mine --set component", {"component="}),
+    ("submit mine --set cluster.embedded.n", {"cluster.embedded.nodes="}),
+    ("check --cluster la", {"lab"}),
+    ("submit mine --no-req", {"--no-requeue"}),
+    ("submit mine --node", {"--nodes", "--nodelist", "--nodefile"}),
+    ("submit mine --wa", {"--wait", "--wait-all-nodes"}),
+    ("submit -j 2x2 -- python mi", {"mi"}),
+    ("check job.sba", {"job.sba"}),
+])  # fmt: skip
+def test_the_shell_completes_jobs_keys_options_and_clusters(project: Path, line: str, found: set[str]) -> None:
+    (project / "jobs/mine.toml").touch()
+    (project / "env/lab.toml").touch()
+    *words, start = line.split()
+    items = ShellComplete(root, {}, "hpc-kit", "").get_completions(words, start)
+    assert {item.value for item in items} == found
+    assert {item.type for item in items} == {"file" if start in found else "plain"}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_completion_in_zsh_needs_no_configuration(kit: Kit, tmp_path: Path) -> None:
+    assert kit("completion", "install", "zsh", HOME=str(tmp_path), XDG_DATA_HOME="").returncode == 0
+    argv = ["zsh", "-d", "-i", "-c", "print $_comps[hpc-kit]"]
+    done = subprocess.run(argv, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("_hpc_kit_completion\n", "")
 
 
 @pytest.mark.parametrize(("words", "example"), [
