@@ -208,8 +208,12 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
 
 
 def _note_separate_ranks(world: World) -> None:
-    """Say that ranks which have met did not train together: the program starts no group, or one in another process."""
-    if world.is_main and world.world_size > 1 and "torch" in sys.modules and not backend.has_created_group():
+    """Say that ranks which have met did not train together: the program starts no group, or one in another process.
+
+    Programs on mpi4py and Horovod need no process group of torch.
+    """
+    uses_torch = "torch" in sys.modules and sys.modules.keys().isdisjoint({"mpi4py", "horovod"})
+    if world.is_main and world.world_size > 1 and uses_torch and not backend.has_created_group():
         sys.stderr.write(
             f"hpc-kit: note: no process group was created: each of the {world.world_size} ranks ran the program alone\n"
         )
