@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
+from hpc_kit.check.bash_syntax import Assignment, Origin, Piece, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -69,7 +69,8 @@ _SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
 """A line that sets a variable, or no longer does. The beginning of its name mostly tells the library."""
 _OUTDATED = re.compile(
     r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
-    r"|last (week|month|night|time))\b"
+    r"|last (week|month|night|time)|yesterday|(from|on|since) (mon|tues|wednes|thurs|fri)day"
+    r"|debug(ging)?|testing|to (test|try)|trying|experiment(al)?)\b"
 )
 """Words of a comment that explains why a setting was needed once."""
 _REASON = re.compile(
@@ -87,11 +88,13 @@ class Site(NamedTuple):
         exists: Tests whether a path, relative to the folder of sbatch, exists; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
         cluster: The cluster file; None: unknown.
+        read: Returns the text of a configuration that the script names, or None; None: there are no files.
     """
 
     exists: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
     cluster: Cluster | None = None
+    read: Callable[[str], str | None] | None = None
 
 
 class BatchScript:
@@ -327,6 +330,15 @@ class BatchScript:
         """Return the text of a file that `cat` writes from a here-document; None if the script writes no such file."""
         return self._trace[0].files.get(str(PurePath(path)))
 
+    def configuration(self, path: ExpandedText) -> ExpandedText | None:
+        """Return the text of a file that the script writes, or of one that exists. The latter stands at its path."""
+        text = self.file_written_to(path.text)
+        if text is None and self.site.read is not None and path.is_known:
+            content = self.site.read(path.text)
+            here = (Piece(0, Origin(path.line, path.column, exact=False)),)
+            text = ExpandedText(content, here) if content is not None else None
+        return text
+
     @cached_property
     def commands(self) -> list[TracedCommand]:
         """Every command, in order, including those in the code of a `bash -c`."""
@@ -445,8 +457,9 @@ class BatchScript:
 
     @cached_property
     def training(self) -> list[LaunchLine]:
-        """The launch lines that do the work of the job."""
-        return [launch for launch in self.launch_lines if launch.is_training]
+        """The launch lines that do the work of the job. Without a training, these are the programs of unknown name."""
+        training = [launch for launch in self.launch_lines if launch.is_training]
+        return training or [launch for launch in self.launch_lines if launch.is_other_work]
 
     @property
     def only_training(self) -> LaunchLine | None:

@@ -20,6 +20,7 @@ from hpc_kit.check.programs import (
     REMOTE,
     SHELL_BUILTINS,
     WRAPPERS,
+    runs_forever,
 )
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import PLUGIN_OPTION
@@ -539,6 +540,15 @@ class LaunchLine(NamedTuple):
         if program.kind == "program":
             return _TRAINING_NAME.search(program.name) is not None
         return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
+
+    @property
+    def is_other_work(self) -> bool:
+        """True if the line starts a program of the batch shell that is neither a training nor a helper."""
+        program, first = self.program, self.stages[0]
+        known = program.kind != "program" or program.name in HELPER_PROGRAMS or runs_forever(program.texts)
+        return (
+            not known and first.kind in {"wrapper", "program"} and re.fullmatch(r"[\w.+-]+", program.name) is not None
+        )
 
 
 def collect_launch_lines(

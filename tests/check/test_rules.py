@@ -57,6 +57,47 @@ E, W = "error", "warning"
 
 BAD = [
     Bad(
+        "KIT223",
+        HEAD + "#SBATCH -N1 -n8 -c4 --mem=120G\npids=()\n"
+        "for s in 1 2; do srun --exact -n1 -c4 python t.py $s & pids+=($!); done\n",
+        4,
+        W,
+        "one after another",
+    ),
+    Bad(
+        "KIT415",
+        HEAD + "sbatch --dependency=afterok:$SLURM_JOB_ID chain.sh $((N + 1))\n"
+        "python t.py --ckpt-dir ckpt/$SLURM_JOB_ID --resume auto\n",
+        3,
+        W,
+        "another id",
+    ),
+    Bad("KIT417", HEAD + "timeout 11h marian --model m.npz\nscontrol requeue $SLURM_JOB_ID\n", 3, W, "starts again"),
+    Bad("KIT421", HEAD + "vllm serve m --port 8000 > log 2>&1\nlm_eval --tasks mmlu\n", 2, E, "never starts"),
+    Bad("KIT125", HEAD + "module --redirect load gcc | tee log\nsrun ./a.x\n", 2, W, "the pipe ends"),
+    Bad(
+        "KIT315",
+        HEAD + "#SBATCH -N2 --gpus-per-node=8\nexport NCCL_IB_DISABLE=1  # test from Tuesday\nsrun python t.py\n",
+        3,
+        W,
+        "InfiniBand",
+    ),
+    Bad(
+        "KIT212",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\ntar -xf d.tar -C /local_nvme/$SLURM_JOB_ID\n"
+        "srun python t.py --data /local_nvme/$SLURM_JOB_ID/d\n",
+        3,
+        W,
+        "local to the first node",
+    ),
+    Bad(
+        "KIT309",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport GLOO_SOCKET_IFNAME=lo\nsrun python t.py\n",
+        3,
+        E,
+        "reaches no other node",
+    ),
+    Bad(
         "KIT204",
         HEAD + "#SBATCH -N2 --ntasks-per-node=4\nexport RANK=$SLURM_PROCID\nsrun ./wrapper.sh\n",
         3,
@@ -1448,6 +1489,25 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT407", HEAD + "cp -r out results\nrm -rf other\n"),
+    ("KIT407", HEAD + "set -e\ncp -r out results\nrm -rf out\n"),
+    (
+        "KIT407",
+        HEAD + "rsync -a $TMPDIR/out results/\nrm -rf $TMPDIR/out\n"
+        "rsync -a /scratch/$SLURM_JOB_ID/out results/\nrm -rf /scratch/$SLURM_JOB_ID/out\n",
+    ),
+    ("KIT407", HEAD + "cp -r out results || exit 1\nrm -rf out\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -n8 -c4 --mem-per-cpu=2G\nfor s in 1 2; do srun --exact -n1 -c4 python t.py $s & done\nwait\n",
+    ),
+    (
+        "KIT415",
+        HEAD + "sbatch --dependency=afterok:$SLURM_JOB_ID chain.sh $((N + 1))\n"
+        "python t.py --ckpt-dir ckpt/$SLURM_JOB_ID --resume ckpt/$PREVIOUS\n",
+    ),
+    ("KIT417", HEAD + "timeout 11h marian --model m.npz\n[ -f done ] || scontrol requeue $SLURM_JOB_ID\n"),
+    ("KIT421", HEAD + "code-server --port 8080 &\nwait\n"),
     ("KIT227", HEAD + '#SBATCH -N1\n[ -n "$PBS_JOBID" ] && ID=$PBS_JOBID\npython t.py\n'),
     ("KIT316", HEAD + "#SBATCH -N2 --ntasks-per-node=4\nexport NCCL_SOCKET_IFNAME=eth,ib\nsrun python t.py\n"),
     ("KIT503", HEAD + '[ -n "$OUT" ] && rm -rf $OUT/*\n'),
@@ -2504,3 +2564,11 @@ def test_a_long_dash_is_named(line: str) -> None:
 def test_a_carriage_return_at_the_end_of_one_line_does_not_stop_the_check() -> None:
     script = BatchScript("#!/bin/bash\n#SBATCH -N2\r")
     assert script.options == {"nodes": "2"}
+
+
+def test_a_configuration_beside_the_script_is_read() -> None:
+    files = {"ds.json": BATCHES}
+    text = GPUS + "deepspeed --num_gpus 4 t.py --deepspeed --deepspeed_config ds.json\n"
+    found = check(BatchScript(text, site=Site(read=files.get)))
+    assert [(each.code, each.line) for each in found] == [("KIT230", 3)]
+    assert check(BatchScript(text, site=Site(read=lambda _: None))) == []

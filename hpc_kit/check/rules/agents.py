@@ -62,7 +62,8 @@ def agent_node_count(script: BatchScript) -> Iterator[Problem]:
             certain = not doubtful and not launch.has_default_count
             # `--standalone` alone says that there is one node.
             place = agent.word_of("standalone") or agent
-            yield Problem(place, what, remedy, (line, launch.line, agent.line), certain)
+            lines = [each.line for each in (agent.node_count, agent.node_rank) if each is not None]
+            yield Problem(place, what, remedy, (line, launch.line, agent.line, *lines), certain)
 
 
 _PREPARES = frozenset({".", "cd", "conda", "export", "mkdir", "ml", "module", "set", "source", "ulimit"})

@@ -130,7 +130,12 @@ def _typed(place: Place, letter: str) -> Problem:
     return Problem(place, what, f"type {plain} instead", edits=edits)
 
 
-OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
+OWN_DISK = re.compile(
+    r"(\$\{?(SLURM_TMPDIR|TMPDIR|TMP|JOBFS|SNIC_TMP|L_?SCRATCH|LOCAL_?(DISK|SCRATCH|TMP)(_?DIR)?)\b\}?"
+    r"|(/mnt)?/(tmp|dev/shm|([\w.-]*[-_])?(local|local_?scratch|lscratch|nvme|ssd)([-_]?(disk|nvme|scratch|ssd|tmp)|\d)?))"
+    r"(?=/|\Z)"
+)
+"""A folder on the disk of the node, by the names that sites use."""
 _MEETS = re.compile(r"(?i)dist|init|rdzv|rendezvous|sync")
 """An option for the place where ranks meet: --init-method, --dist-url."""
 _MOVES = frozenset({"cd", "popd", "pushd"})

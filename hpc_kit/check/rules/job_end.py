@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise, takewhile
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse, program_of
@@ -441,6 +442,36 @@ def _is_short(step: TracedCommand) -> bool:
     if step.name == "sleep":
         return len(step.words) == 2 and (step.words[1].number or 600) < 600
     return step.name in _SHORT
+
+
+_SHORT_LIVED = re.compile(r"SLURM_\w*JOB_?ID|(?i:te?mp)|\$\(mktemp|cache|/dev/shm")
+
+
+@rule("KIT407", "warning")
+def deleted_source(script: BatchScript) -> Iterator[Problem]:
+    """The source of a copy is deleted, whether the copy succeeded or not.
+
+    `tar -cf archive.tar data ; rm -rf data` deletes the data also if the disk was full. The rule finds an `rm -r` right
+    behind the command that copies its folder, and ignores folders of the job or for temporary files.
+
+    Fix: `tar -cf archive.tar data && rm -rf data`, or `set -e` at the top.
+    Documented: bash(1), Lists and set -e.
+    """
+    for step in script.batch_commands:
+        block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
+        before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
+        recursive = step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts)
+        if before is None or not recursive or step.errexit or step.is_conditional or _shielded(before):
+            continue
+        copied = (
+            {PurePath(word.raw.strip("\"'")).name for word in before.syntax.words[1:]} if before.name in _COPIES else {}
+        )
+        for word in step.syntax.words[1:]:
+            target = word.raw.strip("\"'").rstrip("/*")
+            if PurePath(target).name in copied and not _SHORT_LIVED.search(script.resolve(target)):
+                what = f"this deletes {target} also if {before.name} in line {before.line} failed"
+                yield Problem(step, what, f"write {before.name} ... && rm ..., or set -e at the top", (before.line,))
+                break
 
 
 @rule("KIT404", "warning")

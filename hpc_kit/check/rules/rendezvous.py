@@ -622,9 +622,7 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     cluster = script.site.cluster
     one_host = cluster is not None and cluster.slurm == "embedded"
     for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
-        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
-        read = each.name.startswith("NCCL") or script.size.has_gpus
-        if read and each.value.text.lstrip("=") == "lo":
+        if each.value.text.lstrip("=") == "lo":
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 

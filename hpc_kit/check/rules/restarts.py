@@ -162,7 +162,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
     there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
-    time of the start in its name is another one at the next start. The rule finds scripts that mention neither a
+    time of the start in its name is another one at the next start. So is one with the job id, if each job of a chain
+    submits the next one. The rule finds scripts that mention neither a
     checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
     job, and loads it.
 
@@ -171,6 +172,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --requeue.
     """
     yield from _two_names(script)
+    yield from _new_folder_in_chain(script)
     place, training = _requeues(script), script.training
     if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
@@ -209,6 +211,21 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     ):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+
+
+def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
+    """Find a chain of jobs that resume, but whose folder of checkpoints has the job id in its name."""
+    following = next((step for step in script.batch_commands if is_next_of_chain(script, step)), None)
+    for launch in script.training if following is not None else ():
+        values = list(launch.option_values())
+        loaded = [word.text.rpartition("=")[2] for option, word in values if _LOADS.search(option)]
+        # A path names the checkpoint of the job before.
+        automatic = loaded and not any(re.search(r"[/$]", text) for text in loaded)
+        saved = next((word for option, word in values if _SAVES.search(option) and "SLURM_JOB_ID" in word.text), None)
+        if following is not None and automatic and saved is not None and not _LOADS.search(saved.text):
+            what = "the next job of the chain has another id: it looks for its checkpoints in another folder"
+            yield Problem(saved, what, "name the folder without the job id", (launch.line, following.line))
+            return
 
 
 _NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
@@ -520,6 +537,20 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     )
 
 
+def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether a command submits this script again, or another one with a counter: `sbatch FILE $((N + 1))`."""
+    again = any(_is_this_script(script, text) for text in step.texts[1:])
+    return step.name == "sbatch" and (again or _counts_on(step))
+
+
+def _counts_on(step: TracedCommand) -> bool:
+    """Tell whether a command passes on a number that is one more than its own: `N=$((N+1))`, or `$((N + 1))` alone."""
+    exported = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
+    return exported or any(
+        re.fullmatch(r"\"?\$\(\(\s*\$?\w+\s*\+\s*1\s*\)\)\"?", word.raw) for word in step.syntax.words
+    )
+
+
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
     """Tell whether a command before the training submits the next job of a chain, which does not wait for this one.
 
@@ -529,10 +560,9 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
         return False
     if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
         return False
-    counts = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
     # `[ -z "$SLURM_JOB_ID" ] && sbatch "$0" && exit` runs outside of a job.
     leaves = any(each.name == "exit" and each.position.block is step.position.block for each in script.commands)
-    return (counts or (again and step.is_conditional)) and not leaves
+    return (_counts_on(step) or (again and step.is_conditional)) and not leaves
 
 
 def _is_unconditional(step: TracedCommand) -> bool:

@@ -23,7 +23,7 @@ _MODULES = frozenset({"ml", "module"})
 
 def sets_up(step: TracedCommand) -> bool:
     """Tell whether a command sets up the environment of the shell: a module, conda, or a virtual environment."""
-    second = step.texts[1] if len(step.words) > 1 else ""
+    second = next((text for text in step.texts[1:] if not text.startswith("-")), "")
     if step.name in _MODULES:
         return second in {"load", "add", "swap", "use"} or (step.name == "ml" and second.isidentifier())
     if step.name in {"source", "."}:
