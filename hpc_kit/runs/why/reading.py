@@ -37,7 +37,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ",
+    b"horovod", b" pml ", b"daemon",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset({
@@ -473,6 +473,11 @@ _STAMP = re.compile(
     r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
+_VLLM = re.compile(
+    r"(?:ERROR|WARNING|INFO) (?P<month>\d\d)-(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d) \[[\w./]+:\d+\](?: |$)"
+)
+"""The prefix of each line that vLLM logs, also of those of a traceback."""
+
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _DMESG = re.compile(
     r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
@@ -482,7 +487,7 @@ _DMESG = re.compile(
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
 _HOST_IN_TEXT = re.compile(
-    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+(?: *:\d+)*\]"
 )
 _RANK_IN_TEXT = re.compile(
     r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
@@ -542,7 +547,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
             local = prefix["local"] or prefix["bare"]
             rank = int(stated) if stated else rank if rank is not None or not local else int(local)
             host = prefix["host"] or host
-        elif prefix := _SYSLOG.match(body) or _STAMP.match(body):
+        elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
             host = prefix.groupdict().get("host") or host
         else:
