@@ -221,7 +221,8 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
     A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
     """
     heads = {path: _read_head(path) for path in paths if len(paths) > 1}
-    texts = [head.decode(errors="replace") for head in heads.values()]
+    # A search in the logs of a thousand ranks takes longer than reading them: scripts and listings are short.
+    texts = [head.decode(errors="replace") for head in heads.values() if len(head) < HEAD_BYTES or b"rray" in head]
     patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
     patterns += [_file_pattern(word) for text in texts if "#SBATCH" in text for word in _FILE_OF_ELEMENT.findall(text)]
     found = {path: match for pattern in patterns for path in paths if (match := pattern.search(path.name))}
