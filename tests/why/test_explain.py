@@ -1278,6 +1278,63 @@ def test_the_message_of_prrte_goes_on_in_the_next_line(tmp_path: Path) -> None:
     assert (verdict.class_, verdict.rank, verdict.host) == ("killed", 3, "beta")
 
 
+def test_ranks_on_several_hosts_have_no_common_host(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded: '/home/u/rank{}.pt'")
+    log = "".join(f"[rank{rank}]: {line}\n" for rank in (0, 8) for line in failed.format(rank).splitlines())
+    log += "[rank1]: step 1\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=log + "srun: error: n2: task 8: Exited with exit code 1\n")
+    assert verdict.cause.startswith("each of ranks 0, 8 on n[1-2] could not write")
+    assert (verdict.rank, verdict.host, verdict.ranks) == (0, None, [0, 8])
+
+
+def test_an_error_behind_the_prefix_of_vllm_is_the_cause(tmp_path: Path) -> None:
+    prefix = "(EngineCore_DP0 pid=6804) ERROR 10-07 12:03:21 [core.py:708] "
+    failed = TRACEBACK.format(error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB.")
+    log = "".join(f"{prefix}{line}\n" for line in failed.splitlines())
+    refers = TRACEBACK.format(error="RuntimeError: Engine core initialization failed. See root cause above.")
+    log += "".join(f"(APIServer pid=6611) {line}\n" for line in refers.splitlines())
+    assert why(tmp_path, job_log=log).class_ == "gpu-memory"
+
+
+def test_a_command_that_was_not_found_kept_its_rank_from_joining(tmp_path: Path) -> None:
+    waited = TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
+    log = "2: /bin/bash: line 1: torchrun: command not found\n"
+    log += "".join(f"{rank}: {line}\n" for rank in (0, 1) for line in ("starting", *waited.splitlines()))
+    verdict = why(tmp_path, job_log=log + "srun: error: n1: task 0: Exited with exit code 1\n")
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("command-not-found", 2, "likely")
+
+
+@pytest.mark.parametrize(
+    ("last", "class_"),
+    [("epoch 0 finished after 1247 batches\n", "uneven-inputs"), ("step 9 loss 2.1\n", "collective-order")],
+)
+def test_a_rank_without_further_batches_calls_another_collective(tmp_path: Path, last: str, class_: str) -> None:
+    watchdog = (
+        "[rank{0}]:[E1201 20:41:00 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=16, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=1800000) ran for 1800031 ms\n"
+    )
+    logs = {f"rank__{rank}_log": STEPS + watchdog.format(rank, "ALLREDUCE", 65536) for rank in (0, 1)}
+    logs["rank__2_log"] = STEPS + last + watchdog.format(2, "BROADCAST", 1)
+    verdict = why(tmp_path, **logs)
+    assert (verdict.class_, verdict.rank) == (class_, 2)
+
+
+def test_a_message_without_a_label_once_for_each_rank_is_one_of_every_rank(tmp_path: Path) -> None:
+    log = "Could not override 'training.lr_sheduler'.\n" * 4 + "srun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=log + "srun: error: n2: tasks 2-3: Exited with exit code 1\n")
+    assert verdict.cause.startswith("every rank refused its arguments")
+    assert verdict.ranks == [0, 1, 2, 3]
+
+
+def test_a_fortran_program_names_its_ranks_in_its_logs(tmp_path: Path) -> None:
+    (tmp_path / "rsl.error.0000").write_text("taskid: 0 hostname: node112\nstep 1\n")
+    failed = "forrtl: severe (24): end-of-file during read, unit 27, file /scratch/ozone_31.bin\n"
+    (tmp_path / "rsl.error.0031").write_text(f"taskid: 31 hostname: node113\nstep 1\n{failed}")
+    (tmp_path / "job.o1").write_text("Abort(1) on node 31 (rank 31 in comm 0): application called MPI_Abort\n")
+    verdict = explain([tmp_path])
+    assert (verdict.class_, verdict.rank, verdict.host) == ("fortran-error", 31, "node113")
+
+
 def test_a_write_error_that_a_helper_survived_does_not_explain_a_damaged_checkpoint(tmp_path: Path) -> None:
     helper = "wandb: ERROR Internal error: OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/wandb/tmp81'\n"
     damaged = TRACEBACK.format(

@@ -53,34 +53,58 @@ _ENDING = frozenset({"disown", "kill", "killall", "pkill", "scancel"})
 
 
 def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
-    """Find a `wait` for all processes in the background, one of which never ends."""
+    """Find the first `wait` for a process in the background that never ends."""
     if not script.training:
         return  # a job that is only a server waits for it
-    monitors = [(launch.command, launch.program.name) for launch in script.launch_lines if never_ends(launch)]
-    loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
-    for step, name in [*monitors, *((step, "the loop") for step in loops if _has_no_exit(script, step))]:
-        # What a subshell starts in its own background is no process of this shell.
-        behind = [place for place in step.position.outward() if place.statement.background]
-        if step.in_task or not behind or any(place.kind in {"function", "subshell"} for place in behind[0].outward()):
+    for step, name in _endless_in_background(script):
+        wait = _first_wait(script, step)
+        if wait is None:
             continue
-        for each in script.commands_after(step):
-            # `kill -0` only asks whether the process lives.
-            if each.name.rpartition("/")[2] in _ENDING and each.texts[1:2] != ["-0"]:
-                break
-            by_id = (
-                each.name == "wait"
-                and len(each.words) == 2
-                and each.syntax.words[1].raw.strip('"') in _ids_of(script, step)
-            )
-            if by_id and not each.is_conditional and script.training[-1].line != step.line:
-                what = f"this waits for {name} in line {step.line}, which never ends"
-                yield Problem(each, what, 'write kill "$pid" instead', (step.line,))
-                return
-            if each.name == "wait" and len(each.words) == 1 and not (each.is_conditional or each.in_background):
-                what = f"this also waits for {name} in line {step.line}, which never ends"
-                remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
-                yield Problem(each, what, remedy, (step.line,))
-                return
+        if len(wait.words) == 2:
+            what = f"this waits for {name} in line {step.line}, which never ends"
+            remedy = 'write kill "$pid" instead'
+        else:
+            what = f"this also waits for {name} in line {step.line}, which never ends"
+            remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
+        yield Problem(wait, what, remedy, (step.line,))
+        return
+
+
+def _endless_in_background(script: BatchScript) -> Iterator[tuple[TracedCommand, str]]:
+    """Yield the commands that the batch shell starts in the background and that never end, with their names."""
+    for launch in script.launch_lines:
+        if never_ends(launch) and _is_own_background(launch.command):
+            yield launch.command, launch.program.name
+    for step in script.batch_commands:
+        is_loop = step.name in {"true", ":"} and step.in_condition("while") and _has_no_exit(script, step)
+        if is_loop and _is_own_background(step):
+            yield step, "the loop"
+
+
+def _is_own_background(step: TracedCommand) -> bool:
+    """Tell whether a command runs in the background of the batch shell itself, for which its `wait` waits."""
+    behind = next((place for place in step.position.outward() if place.statement.background), None)
+    if step.in_task or behind is None:
+        return False
+    # What a subshell starts in its own background is no process of this shell.
+    return all(place.kind not in {"function", "subshell"} for place in behind.outward())
+
+
+def _first_wait(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
+    """Return the first `wait` for all processes, or for this one, unless a command before it may end the process."""
+    ids = _ids_of(script, step)
+    for each in script.commands_after(step):
+        # `kill -0` only asks whether the process lives.
+        if each.name.rpartition("/")[2] in _ENDING and each.texts[1:2] != ["-0"]:
+            return None
+        if each.name != "wait" or each.is_conditional:
+            continue
+        is_for_all = len(each.words) == 1 and not each.in_background
+        is_by_id = len(each.words) == 2 and each.syntax.words[1].raw.strip('"') in ids
+        # If the last training itself is in the background, its `wait` is wanted.
+        if is_for_all or (is_by_id and script.training[-1].line != step.line):
+            return each
+    return None
 
 
 def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:

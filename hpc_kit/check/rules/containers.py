@@ -206,24 +206,35 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
 
 
 def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) -> ExpandedText | None:
-    """Return the folder of the image that an option for results names, unless the container is kept."""
-    # apptainer without --writable-tmpfs refuses to write to its image, and a container with a name is kept.
-    kept = not (container.is_isolated or container.has("--writable-tmpfs"))
-    kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
-    engine = container.stage.name in _ENGINES and not container.is_pyxis
-    kept = (
-        kept
-        or (engine and "--rm" not in container.options)
-        or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
-    )
+    """Return the folder inside the image that an option for results names, if its files end with the container."""
+    if _outlives_task(script, launch, container):
+        return None
     before_program = set(map(id, container.stage.words[: container.image + 1]))
-    for option, word in launch.option_values() if not kept else ():
-        path = word.text.rpartition("=")[2]
-        in_image = re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) and not _HOST_PATH.match(path)
-        seen = any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
-        if in_image and not seen and _RESULT.match(option) and id(word) not in before_program:
+    for option, word in launch.option_values():
+        names_results = _RESULT.match(option) and id(word) not in before_program
+        if names_results and _is_in_image(word.text.rpartition("=")[2], container):
             return word
     return None
+
+
+def _outlives_task(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
+    """Tell whether the files of a container are kept, or copied out of it, or cannot be written at all."""
+    if container.has("--container-name", "--container-save", "-o", "--overlay"):
+        return True
+    # apptainer without --writable-tmpfs refuses to write to its image.
+    if not container.is_isolated and not container.has("--writable-tmpfs"):
+        return True
+    is_engine = container.stage.name in _ENGINES and not container.is_pyxis
+    if is_engine and "--rm" not in container.options:
+        return True
+    return any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+
+
+def _is_in_image(path: str, container: Container) -> bool:
+    """Tell whether a path is a folder of the image, and not one of the host or a mounted one."""
+    if not re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) or _HOST_PATH.match(path):
+        return False
+    return not any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
 
 
 _RESULT = re.compile(

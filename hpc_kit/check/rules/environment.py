@@ -705,25 +705,39 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
 
 
 def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | None:
-    """Return the secret that a command prints. `secrets`: those that the script has set before, with their lines."""
-    behind = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
-    printed = {program_of(each) if isinstance(each, SimpleCommand) else None for each in behind} <= _PASSES_ON
-    # The code of a task prints into a log as well, but mostly tests variables of its own.
-    output = step.syntax.output
-    discarded = output is not None and output.raw == "/dev/null"
-    if not printed or discarded or any(place.role == "code" for place in step.position.outward()):
+    """Return the secret that a command prints into the log, or into a file.
+
+    Args:
+        step: The command.
+        secrets: The secrets that the script has set before, with their lines.
+    """
+    if not _shows_output(step):
         return None
     words = [text for text in step.texts[1:] if not text.startswith("-")] if step.name == "srun" else step.texts
     if set(words) in _PRINTS_ALL:
         return next(iter(secrets), None)
-    if output is not None:
-        return None
+    if step.syntax.output is not None:
+        return None  # a file with one secret is how a program gets it
     if step.name == "cat" and len(words) == 2 and _SECRET_FILE.search(words[1]):
         return words[1]
+    if step.name not in _TALKS:
+        return None
     # The shell that submits passes secrets on, too. `${HF_TOKEN:+set}` and `${#HF_TOKEN}` show no value.
-    parts = step.syntax.parts if step.name in _TALKS else ()
-    read = [part.text for part in parts if part.kind == "variable" and part.raw.strip('"') in _plain_uses(part.text)]
-    return next((name for name in read if name in secrets or is_secret_name(name)), None)
+    variables = [part for part in step.syntax.parts if part.kind == "variable"]
+    shown = [part.text for part in variables if part.raw.strip('"') in _plain_uses(part.text)]
+    return next((name for name in shown if name in secrets or is_secret_name(name)), None)
+
+
+def _shows_output(step: TracedCommand) -> bool:
+    """Tell whether the output of a command ends in the log or a file, at most through programs that only pass it on."""
+    # The code of a task prints into a log as well, but mostly tests variables of its own.
+    if any(place.role == "code" for place in step.position.outward()):
+        return False
+    output = step.syntax.output
+    if output is not None and output.raw == "/dev/null":
+        return False
+    behind = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
+    return all(isinstance(each, SimpleCommand) and program_of(each) in _PASSES_ON for each in behind)
 
 
 def _plain_uses(name: str) -> tuple[str, str]:

@@ -130,6 +130,7 @@ _PLACE_OF_RANK = re.compile(
     r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
     r"|\b[Rr]ank[ =:]+(?P<rank5>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
     r"(?:on (?:host|node) |(?:host(?:name)?|node)[=:] ?)(?P<host5>[a-z][\w.-]*)(?=[\s,;:)\]]*$)"
+    r"|^MPICH ERROR \[Rank (?P<rank7>\d+)\] (?:\[[^\]]*\] ){2}\[(?P<host7>[\w.-]+)\]"
     r"|^task(?:id)?: *(?P<rank6>\d+),? +host(?:name)?: *(?P<host6>[a-z][\w.-]*)$"
     r"|^(?i:starting) (?i:ray )?(?i:worker) (?P<rank4>\d+) (?:at|on) (?P<host4>[a-z][\w.-]*)$"
 )

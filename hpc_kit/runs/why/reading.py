@@ -37,7 +37,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ",
+    b"horovod", b" pml ", b"daemon",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset({
@@ -221,7 +221,8 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
     A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
     """
     heads = {path: _read_head(path) for path in paths if len(paths) > 1}
-    texts = [head.decode(errors="replace") for head in heads.values()]
+    # A search in the logs of a thousand ranks takes longer than reading them: scripts and listings are short.
+    texts = [head.decode(errors="replace") for head in heads.values() if len(head) < HEAD_BYTES or b"rray" in head]
     patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
     patterns += [_file_pattern(word) for text in texts if "#SBATCH" in text for word in _FILE_OF_ELEMENT.findall(text)]
     found = {path: match for pattern in patterns for path in paths if (match := pattern.search(path.name))}
@@ -473,6 +474,11 @@ _STAMP = re.compile(
     r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
+_VLLM = re.compile(
+    r"(?:ERROR|WARNING|INFO) (?P<month>\d\d)-(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d) \[[\w./]+:\d+\](?: |$)"
+)
+"""The prefix of each line that vLLM logs, also of those of a traceback."""
+
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _DMESG = re.compile(
     r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
@@ -482,7 +488,7 @@ _DMESG = re.compile(
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
 _HOST_IN_TEXT = re.compile(
-    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+(?: *:\d+)*\]"
 )
 _RANK_IN_TEXT = re.compile(
     r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
@@ -542,7 +548,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
             local = prefix["local"] or prefix["bare"]
             rank = int(stated) if stated else rank if rank is not None or not local else int(local)
             host = prefix["host"] or host
-        elif prefix := _SYSLOG.match(body) or _STAMP.match(body):
+        elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
             host = prefix.groupdict().get("host") or host
         else:
