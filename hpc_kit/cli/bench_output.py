@@ -107,8 +107,10 @@ def run_bench(
 
 
 def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
+    # `report` finds the results of a job in the folder of its run.
     if out is None and RUN_VARIABLE in os.environ:
         out = Path(os.environ[RUN_VARIABLE])
+    # The document on stdout is complete, so files are only written on request.
     if out is None and as_json:
         return None
     if out is None:
@@ -121,7 +123,7 @@ def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | Non
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(
-            f"cannot make {out}", found=error.strerror, remedy="--out FOLDER that you may write"
+            f"cannot make {out}", found=error.strerror, remedy="write to another folder: --out FOLDER"
         ) from error
     return out
 

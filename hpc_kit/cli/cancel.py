@@ -26,7 +26,9 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """
     from hpc_kit.runs.cancel import cancel, needs_slurm
 
+    # A guessed cluster may have another job with the same id.
     session = open_session_of(words, cluster, require_answer=True)
+    # A launch over ssh can be cancelled on a machine without Slurm.
     if needs_slurm(words, session.runs):
         session.client.check_available(session.cluster.name)
     before = cancel(list(words), session.runs, session.client, cluster=session.cluster.name)
@@ -35,6 +37,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
         echo(json.dumps(jobs, indent=2))
         return
     cancelled = [line for line in before if line.status is not None and not line.state.finished]
+    # The two kinds are printed apart: a user who meant to cancel sees at once that a job was already over.
     ended = [line for line in before if line not in cancelled]
     for text, lines in (("cancelled: was", cancelled), ("had ended already:", ended)):
         for row in group_jobs(lines):

@@ -53,7 +53,7 @@ def command(words: tuple[str, ...]) -> None:
             _add_line(start_file, f"[ -f {shlex.quote(str(file))} ] && source {shlex.quote(str(file))}")
     except OSError as error:
         raise RecordError(
-            f"cannot write {error.filename or file}", found=error.strerror, remedy="hpc-kit completion > FILE"
+            f"cannot write {error.filename or file}", found=error.strerror, remedy=f"hpc-kit completion {shell} > FILE"
         ) from error
     echo(f"written: {file}" + ("" if shell == "fish" else f", and a line in {start_file}"))
     echo("open a new shell to use it")

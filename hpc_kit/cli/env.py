@@ -37,7 +37,7 @@ def _read_variables(file: Path) -> dict[str, str]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read {file}", found=str(error), remedy="a JSON object of strings") from error
+        raise SpecError(f"cannot read {file}", found=str(error), remedy="write a JSON object of strings") from error
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise SpecError(f"{file} is not a flat JSON object of strings", remedy='{"SLURM_PROCID": "0", ...}')
     return data

@@ -42,6 +42,7 @@ class OrderedGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; suggest a similar name if it does not exist."""
+        # click explains an unknown option such as --hlep itself.
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
             from difflib import get_close_matches
@@ -70,6 +71,7 @@ class LazyGroup(OrderedGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
         if cmd_name in self.modules and cmd_name not in self.commands:
+            # click asks again for the same name, so keep the command.
             self.add_command(import_module(self.modules[cmd_name]).command, cmd_name)
         return super().get_command(ctx, cmd_name)
 

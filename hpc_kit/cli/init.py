@@ -13,7 +13,7 @@ from typing import NamedTuple
 import click
 
 from hpc_kit.cli.output import print_line
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import write_whole
 from hpc_kit.spec import search_path, toml_documents
 
@@ -185,7 +185,7 @@ def _write_file(path: Path, content: bytes) -> None:
         write_whole(path, content, 0o666, lasting=False)
     except OSError as error:
         remedy = "write to a folder with free space and write permission: hpc-kit init FOLDER"
-        raise SpecError(f"{path} cannot be written", found=error.strerror, remedy=remedy) from error
+        raise RecordError(f"cannot write {path}", found=error.strerror, remedy=remedy) from error
     print_line("written", str(path))
 
 

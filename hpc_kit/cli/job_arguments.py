@@ -246,7 +246,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, object]:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise SpecError(
-                f"--set {setting} sets nothing", found="a key without a value", remedy="--set resources.nodes=2"
+                f"--set {setting} sets nothing", found="a key without a value", remedy="write --set resources.nodes=2"
             )
         values[key.strip()] = value
     return values
@@ -307,14 +307,14 @@ def resolve_on_hosts(hosts: Sequence[LaunchHost], request: JobRequest, root: Pat
         raise SpecError(
             f"-j {request.shape} does not fit {len(hosts)} hosts",
             found=", ".join(host.name for host in hosts),
-            remedy=f"-j {len(hosts)}xRANKS, or another number of hosts",
+            remedy=f"write -j {len(hosts)}xRANKS, or name another number of hosts",
         )
     loaded = load_request(request, root, choice)
     if loaded.cluster.slurm == "embedded":
         raise SpecError(
             f"the nodes of cluster {loaded.cluster.name} are processes of this machine; ssh cannot reach them",
             found="slurm = 'embedded'",
-            remedy="--cluster hosts",
+            remedy="use --cluster hosts",
         )
     origins = Origins(loaded.job_origins, loaded.cluster_origins)
     job, _ = adopt_launcher(loaded.job, loaded.cluster, origins, root)

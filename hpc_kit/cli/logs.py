@@ -81,6 +81,7 @@ def _print_text(
     """Print the logs and the outcome of a job, or of all elements of an array."""
     elements = run.elements()
     jobs = elements or [run]
+    # One query for the whole output: each is work for the controller of a shared cluster.
     statuses = query_statuses(jobs, client)
     was_cancelled_in_queue = False
     if not elements and not run.batch_log.exists() and run.backend.has_batch_script:
@@ -154,7 +155,7 @@ def _read_chunks(log: Path) -> Iterator[str]:
         raise UnknownJob(
             f"there is no {short_path(log)}",
             found=error.strerror,
-            remedy="the job may not have started yet: hpc-kit status; --batch prints the output of its script",
+            remedy="see whether the job has started: hpc-kit status; --batch prints the output of its script",
         ) from error
 
 

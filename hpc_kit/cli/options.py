@@ -94,6 +94,7 @@ def open_session(name: str | None, *, require_answer: bool = False) -> Session:
 
     With `require_answer`, raise instead of guessing if Slurm does not answer.
     """
+    # The client imports modules that `--help` and the completion do not need.
     from hpc_kit.spec.cluster_client import open_client
 
     root = search_path.current_folder()
@@ -120,5 +121,6 @@ def complete_run(context: click.Context, _parameter: object, start: str) -> list
 
 def runs_option() -> str | None:
     """Return the runs folder of `--runs`; None without that option."""
+    # Python programs that call `hpc_kit.submit` have no context.
     context = click.get_current_context(silent=True)
     return context.meta.get(RUNS_META) if context is not None else None

@@ -53,6 +53,7 @@ def follow_run(
         exit_interrupted([run.job_id, *later_jobs])
     # The elements of an array end in any order.
     outcomes.sort(key=lambda outcome: sort_key(outcome.job_id))
+    # As for `submit --wait`, an array has the exit status of its first element that failed.
     if as_json:
         return next((outcome.exit_status for outcome in outcomes if outcome.exit_status), 0)
     return print_array_outcome(run, outcomes) if elements else print_outcome(outcomes[0])

@@ -131,6 +131,7 @@ class PlanCommand(click.Command):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        # Fields of one class instead of decorators: the functions below take one typed value.
         self.params += [
             click.Option([*each.metadata["names"], each.name], **each.metadata["settings"])
             for each in fields(PlanOptions)
@@ -170,7 +171,7 @@ def _predict(job: str | None, options: PlanOptions) -> int:
     if options.cases is None or options.output is None:
         raise SpecError("--cases and --output go together", remedy="--cases cases.csv --output predictions.csv")
     if job is not None:
-        raise SpecError(f"--cases predicts the runs of a file, not job {job}", remedy="one of the two")
+        raise SpecError(f"--cases predicts the runs of a file, not job {job}", remedy="keep one of the two")
     check_other_options("plan --cases", CASES_OPTIONS)
     return plan_files.predict_cases(options.cases, options.output)
 
@@ -224,6 +225,7 @@ def _planning_task(job: Job | None, options: PlanOptions, root: Path) -> tuple[P
     # A job may ask for a range of nodes, such as "2-4".
     nodes = options.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
     precision = options.precision or settings.precision or "bf16"
+    # bf16 is a default for all machines, but GPUs before Ampere compute in fp16 only.
     if precision == "bf16" and not machine.gpu.bf16:
         precision = "fp16"
         notes.append(f"fp16, for {machine.gpu.name} has no bf16")
@@ -264,6 +266,7 @@ def _choose_model(
 def _find_target(job: Job | None, options: PlanOptions, framework: str, root: Path) -> PlanningTarget:
     """Return the machine. The ranks per node of a job set its GPUs per node."""
     ranks = None
+    # --gpu describes another machine than the one for which the job was written.
     if job is not None and not options.gpu:
         ranks = job.launch.nproc_per_node if job.launch.starts_agents else job.resources.ntasks_per_node
     target = resolve_target(

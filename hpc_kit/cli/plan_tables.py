@@ -95,6 +95,7 @@ def print_report(report: PlanReport) -> None:
         )
         print_wrapped(f"  {number:>2}  {traffic or 'none'}", indent=4)
     echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
+    # A term that is zero in every layout would only widen the table.
     parts = [part for part in explain.MEMORY_TERMS if any(getattr(plan.memory, part) for plan in shown)]
     _print_table(
         ("dp", "tp", "pp", "cp", *(_SHORT_TERMS.get(part, part) for part in parts), "in all", "free"),

@@ -37,7 +37,7 @@ def run(cluster: str, program: tuple[str, ...]) -> None:
     try:
         os.execvpe(program[0], program, environ)  # noqa: S606 - the user's own command
     except OSError as error:
-        raise SpecError(f"cannot run {program[0]}", found=str(error), remedy="a command on PATH") from error
+        raise SpecError(f"cannot run {program[0]}", found=str(error), remedy="name a command on PATH") from error
 
 
 @command.command("path")
@@ -51,7 +51,7 @@ def _embedded_environ(name: str) -> dict[str, str]:
     cluster = load_cluster(name, root=search_path.current_folder())
     if cluster.slurm != "embedded":
         raise SpecError(
-            f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="--cluster local"
+            f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="use --cluster local"
         )
     from hpc_kit.spec.cluster_client import embedded_environment
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from hpc_kit.cli.output import short_path
 from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError, UnknownJob
+from hpc_kit.run_files import write_whole
 from hpc_kit.spec.secrets import mask_text
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
         echo(text, nl=False)
         return
     try:
-        # The page contains the script and the environment of a run, whose folder only its owner can read.
-        with open(out, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(text)
-        # The mode of `open` is ignored if the file exists.
-        if Path(out).is_file():
-            Path(out).chmod(0o600)
+        path = Path(out).resolve()
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")  # a pipe
+        else:
+            # The page contains the script and the environment of a run, whose folder only its owner can read.
+            write_whole(path, text.encode(), 0o600, lasting=False)
     except OSError as error:
         raise RecordError(
-            f"cannot write {out}", found=error.strerror, remedy="--out FILE that you may write"
+            f"cannot write {out}", found=error.strerror, remedy="write to another file: --out FILE"
         ) from error
     echo(out)
 

@@ -43,6 +43,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
     """
     from hpc_kit.submission.resubmit import prepare_resubmission, resubmit
 
+    # A guessed cluster could not show whether the job still runs.
     session = open_session_of([job_id], cluster, require_answer=True)
     root = search_path.current_folder()
     index = RunIndex(session.runs)

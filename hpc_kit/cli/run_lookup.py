@@ -37,6 +37,7 @@ def open_session_of(words: Iterable[str], cluster: str | None, *, require_answer
     ids = JobSelection.from_words(words).ids
     if cluster is not None or not ids:
         return session
+    # Reading all cluster files is only worth it for an id that the default folder of runs does not contain.
     is_known = any(_find_own_runs(session, ids))
     others: dict[str, Session] = {}
     for name in _other_clusters(session, ids, with_files=not is_known):
@@ -61,6 +62,7 @@ def find_run(word: str | None, cluster: str | None) -> tuple[Run, Session]:
     """
     session = open_session_of([word] if word else [], cluster)
     run = _find_in(session, word)
+    # A name means the latest run, whichever cluster ran it.
     if cluster is None and run.record is not None and not _belongs_to(run, session):
         name = cluster_option(run.record)
         other = _open_reachable(name)
@@ -87,7 +89,11 @@ def _find_in(session: Session, word: str | None) -> Run:
         return recent[0]
     folder = short_path(session.runs)
     if index.unreadable:
-        raise UnknownJob(f"cannot read {folder}", found=index.unreadable, remedy="the right to read it, or --runs")
+        raise UnknownJob(
+            f"cannot read {folder}",
+            found=index.unreadable,
+            remedy="ask its owner for the right to read it, or name another folder: --runs FOLDER",
+        )
     raise UnknownJob(f"no runs in {folder}", remedy="hpc-kit submit ddp_4node")
 
 
@@ -120,6 +126,7 @@ def _open_reachable(name: str) -> Session | None:
         session = open_session(name)
     except HpcKitError:
         return None
+    # A record may come from another machine: a laptop with a copy of the runs has no sbatch.
     is_here = session.client.embedded or find_command("sbatch", session.client.environ) is not None
     return session if is_here else None
 

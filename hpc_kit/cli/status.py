@@ -41,6 +41,7 @@ def command(words: tuple[str, ...], cluster: str | None, every: bool, as_json: b
     else:
         unreadable = f", which cannot be read: {index.unreadable}" if index.unreadable else ""
         echo(f"no jobs: none in the queue, and none in {short_path(session.runs)}{unreadable}")
+    # To stderr: programs that read the table take each line for a job.
     if listing.other_jobs and not (as_json or words):
         echo(f"{listing.other_jobs} more of your jobs belong to other projects: hpc-kit status --all", err=True)
     if listing.unreachable is None:

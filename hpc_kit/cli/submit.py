@@ -186,7 +186,9 @@ def _check_submit_options(requests: list[JobRequest], chain: str | None, *, alon
         raise SpecError("--test-only and --save are for one job", remedy="name one job")
     if chain is not None and len(requests) == 1:
         raise SpecError(
-            "a chain of one job", found=f"--chain={chain}", remedy="several jobs; or --dependency=afterok:ID of another"
+            "a chain of one job",
+            found=f"--chain={chain}",
+            remedy="name several jobs, or use --dependency=afterok:ID of another",
         )
 
 
@@ -291,7 +293,7 @@ def chain_dependency(kind: str, previous_id: str, options: Mapping[str, object])
         raise SpecError(
             "a job of a chain must wait for the one before it",
             found=f"dependency = {waits!r}: one of them is enough",
-            remedy="conditions joined by ',', or no dependency of its own",
+            remedy="join the conditions by ',', or remove the dependency",
         )
     chained = ",".join(filter(None, [f"{kind}:{previous_id}", waits]))
     return {"dependency": chained, "kill_on_invalid_dep": options.get("kill_on_invalid_dep", "yes")}

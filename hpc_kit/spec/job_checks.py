@@ -86,13 +86,13 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         raise SpecError(
             f"{job.name!r} cannot name a job",
             found=f"name = {job.name!r} in {origins.of(name_key(origins))}: its logs go to {cluster.runs}/<name>/",
-            remedy="a name without '/', '\\' and line breaks",
+            remedy="choose a name such as train-1, without '/', '\\' and line breaks",
         )
     if (length := len(os.fsencode(job.name))) > LONGEST_NAME:
         raise SpecError(
             "the name of the job is too long for a folder",
             found=f"{length} bytes in {origins.of(name_key(origins))}: its logs go to {cluster.runs}/<name>/",
-            remedy=f"a name of at most {LONGEST_NAME} bytes",
+            remedy=f"choose a name of at most {LONGEST_NAME} bytes",
         )
     if not job.command:
         raise SpecError(
@@ -142,7 +142,9 @@ def check_paths(cluster: Cluster, origins: Origins) -> None:
             raise SpecError(
                 f"wrong value for {key} in {origins.cluster.origin_of(key)}",
                 found=f"{key} = {value!r}: {fault}",
-                remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
+                remedy="write a path, from the project's folder or absolute"
+                if key != "environment.modules"
+                else "its name",
             )
 
 
@@ -170,7 +172,7 @@ def check_files(job: Job, origins: Origins) -> None:
             continue
         folder = name != "chdir" and (value.endswith("/") or Path(value).name in {"", ".."})
         if why := "it is a folder" if folder else _path_fault(value):
-            remedy = "a path, from the project's folder or absolute"
+            remedy = "write a path, from the project's folder or absolute"
             raise SpecError(
                 f"wrong value for {name} in {origins.of(key)}",
                 found=f"{name} = {value!r}: {why}",
@@ -193,7 +195,7 @@ def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None
         raise SpecError(
             f"a backslash in runs in {origins.cluster.origin_of('runs')}",
             found=f"runs = {cluster.runs!r}: with one, Slurm puts no job id into the names of logs",
-            remedy="a folder without it",
+            remedy="choose a folder without it",
         )
     base = root / (job.resources.chdir or "")
     # Slurm expands the patterns of a relative path together with the folder in front, so an absolute log is safe.
@@ -220,10 +222,12 @@ def _check_variable(name: str, value: str, origins: Origins) -> None:
             remedy="letters, digits and '_'",
         )
     if name in READONLY:
-        raise SpecError(f"{name} in {origins.of(key)} is bash's own", found="it cannot be set", remedy="another name")
+        raise SpecError(
+            f"{name} in {origins.of(key)} is bash's own", found="it cannot be set", remedy="choose another name"
+        )
     _check_assignments([(name, value)], lambda: origins.of(key))
     if "\0" in value:
-        raise SpecError(f"{name} in {origins.of(key)} holds a NUL byte", remedy="text without it")
+        raise SpecError(f"{name} in {origins.of(key)} holds a NUL byte", remedy="write the text without it")
 
 
 def _check_assignments(pairs: list[tuple[str, str]], origin: Callable[[], str]) -> None:
@@ -270,16 +274,16 @@ def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
         raise SpecError(
             "mounts without a container",
             found=origins.cluster.origin_of("environment.mounts"),
-            remedy="apptainer or pyxis",
+            remedy="choose apptainer or pyxis",
         )
     if own.is_container and job.launch.launcher != "srun":
         found = f"launcher = {job.launch.launcher!r} in {origins.of('launch.launcher')}; {cluster.name} has a container"
-        raise SpecError("ranks in containers are started by srun", found=found, remedy="launcher = 'srun'")
+        raise SpecError("ranks in containers are started by srun", found=found, remedy="write launcher = 'srun'")
     if own.pyxis and job.component:
         raise SpecError(
             "components of a heterogeneous job run in no Pyxis container",
             found=origins.cluster.origin_of("environment.pyxis"),
-            remedy="apptainer, or a job without components",
+            remedy="use apptainer, or a job without components",
         )
 
 
@@ -358,13 +362,13 @@ def check_options(resources: Resources, origins: Origins) -> None:
         key = f"resources.{name}"
         if _has_control_characters(str(value)):
             raise SpecError(
-                f"{name} in {origins.of(key)} holds a line break", found=repr(value), remedy="text on one line"
+                f"{name} in {origins.of(key)} holds a line break", found=repr(value), remedy="write text on one line"
             )
         if isinstance(value, str) and not value.strip():
             raise SpecError(
                 f"{name} in {origins.of(key)} is empty",
                 found=f"{name} = {value!r}",
-                remedy=f"leave {name} out, or a value",
+                remedy=f"leave {name} out, or give it a value",
             )
         option = SBATCH[name.replace("_", "-")]
         # `true` means an option without value.

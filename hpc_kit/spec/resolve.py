@@ -155,13 +155,18 @@ def resolve(
         render_command=render_command,
         layout_text=layout_text,
     )
-    if check and cluster.partition:
+    if check:
+        _check_limits(resolved, origins)
+    return resolved
+
+
+def _check_limits(resolved: Resolved, origins: job_checks.Origins) -> None:
+    """Check the limits of the cluster's partitions, and the size of an array."""
+    if resolved.cluster.partition:
         from hpc_kit.spec import partition_checks  # most cluster files list no partitions
 
         partition_checks.check_with_file(resolved)
-    if check:
-        size_checks.check_array(job, cluster, origins)
-    return resolved
+    size_checks.check_array(resolved.job, resolved.cluster, origins)
 
 
 def _world_size(job: Job, nodes: int, ntasks: int) -> int:

@@ -72,6 +72,8 @@ def read_document(path: Path, name: str) -> Document:
         remedy = "write text in quotes and one key on each line: time = '02:00:00'"
         if "overwrite" in str(error) or "twice" in str(error):
             remedy = "remove one of the two lines that set this key"
+        elif "Unclosed" in str(error) or "Unterminated" in str(error):
+            remedy = "close the bracket or the quote"
         raise SpecError(f"{name} is not TOML", found=str(error), remedy=remedy) from error
     data = _without_times(data)
     return Document(data, (Layer(name, text, data),))

@@ -198,16 +198,8 @@ def submit_script(
             return prepared
         signals.defer()
         try:
-            result = sbatch.run_sbatch(
-                resolved,
-                prepared.staging.script,
-                prepared.sbatch_client,
-                root,
-                meanwhile,
-                signals,
-                on_slow,
-                prepared.options,
-            )
+            script, client, options = prepared.staging.script, prepared.sbatch_client, prepared.options
+            result = sbatch.run_sbatch(resolved, script, client, root, meanwhile, signals, on_slow, options)
         except (sbatch.AnswerLost, KeyboardInterrupt):
             # There may be a job: its record stays until that is known.
             undo.pop_all()
@@ -248,12 +240,7 @@ def _prepare(
     """Check the script and write the files, or return the job of an earlier submission of the same script."""
     client = open_client(resolved.cluster, environ)
     client.check_available(resolved.cluster.name)
-    try:
-        check_syntax(text)
-    except SpecError:
-        # Lines of `setup` are the usual cause; their own message names their line.
-        check_setup((*resolved.cluster.setup, *resolved.job.setup))
-        raise
+    _check_script(resolved, text)
     environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
     options, excluded = exclude_option(resolved, client)
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
@@ -279,6 +266,15 @@ def _prepare(
     write_shell_files(text, resolved, root)
     sbatch_client = client._replace(environ=cluster_match.with_unused_job_id(folder, environ, client))
     return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, options, (*notes, *excluded))
+
+
+def _check_script(resolved: Resolved, text: str) -> None:
+    try:
+        check_syntax(text)
+    except SpecError:
+        # Lines of `setup` are the usual cause; their own message names their line.
+        check_setup((*resolved.cluster.setup, *resolved.job.setup))
+        raise
 
 
 def _commit(

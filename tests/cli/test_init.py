@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpc_kit.cli import root as hpc_kit
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.script.render import render
 from tests.conftest import ROOT
 
@@ -119,7 +119,7 @@ def test_a_job_that_is_not_shipped_is_refused_before_anything_is_written(tmp_pat
 
 def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SpecError, match="cannot be written"):
+    with pytest.raises(RecordError, match="cannot write"):
         init(str(tmp_path / "file"))
 
 
@@ -142,7 +142,7 @@ def test_a_partly_written_file_is_not_taken_for_a_file_of_the_user(tmp_path: Pat
     full = subprocess.run(
         ["bash", "-c", 'ulimit -f 0; "$@"', "full", *argv], capture_output=True, text=True, timeout=60
     )
-    assert (full.returncode, "cannot be written" in full.stderr) == (2, True), full.stderr
+    assert (full.returncode, "cannot write" in full.stderr) == (1, True), full.stderr
     assert list_files(tmp_path) == set()
     again = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert (again.returncode, "kept" in again.stdout) == (0, False)
