@@ -204,19 +204,16 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
-            _note_separate_ranks(world)
+            if "torch" in sys.modules:
+                _note_separate_ranks(world)
 
 
 def _note_separate_ranks(world: World) -> None:
-    """Say that ranks which have met did not train together: the program starts no group, or one in another process.
-
-    Programs on mpi4py and Horovod need no process group of torch.
-    """
+    """Print a note if the ranks have met and created no process group. Those of MPI and Horovod need none."""
     uses_torch = "torch" in sys.modules and sys.modules.keys().isdisjoint({"mpi4py", "horovod"})
     if world.is_main and world.world_size > 1 and uses_torch and not backend.has_created_group():
-        sys.stderr.write(
-            f"hpc-kit: note: no process group was created: each of the {world.world_size} ranks ran the program alone\n"
-        )
+        ranks = f"each of the {world.world_size} ranks"
+        sys.stderr.write(f"hpc-kit: note: no process group was created, without which {ranks} trains by itself\n")
 
 
 def _run_program(command: program.ProgramCommand) -> None:

@@ -57,16 +57,16 @@ def destroy_process_group() -> None:
 
 
 def wait_for_program_threads() -> None:
-    """Wait for the threads that the interpreter waits for at its end: a training may run in one of them.
+    """Wait for threads in functions of the program, as the interpreter does: a training may run in one of them.
 
-    Idle threads of an executor end only when the interpreter asks them to.
+    Threads of libraries, such as those of an executor, may end only in exit handlers.
     """
-    executor = getattr(sys.modules.get("concurrent.futures.thread"), "__file__", None)
+    from hpc_kit.runtime.stack_comparison import is_own
+
     for thread in threading.enumerate():
-        is_own = thread is threading.current_thread() or thread.name.startswith("hpc_kit")
-        while not is_own and not thread.daemon and thread.is_alive():
+        while thread is not threading.current_thread() and not thread.daemon:
             frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - documented in spite of its name
-            if frame is None or frame.f_code.co_filename == executor:
+            if frame is None or not any(is_own(each.f_code.co_filename) for each, _ in traceback.walk_stack(frame)):
                 break
             time.sleep(_PAUSE)
 

@@ -155,20 +155,20 @@ def test_processes_of_all_tasks_in_one_world_train(tmp_path: Path) -> None:
 
 
 def test_ranks_without_a_process_group_are_noted_once(tmp_path: Path) -> None:
-    note = "hpc-kit: note: no process group was created: each of the 2 ranks ran the program alone\n"
+    note = "hpc-kit: note: no process group was created, without which each of the 2 ranks trains by itself\n"
     assert run_two_tasks(tmp_path, "import torch") == [(0, note), (0, "")]
     assert run_two_tasks(tmp_path, "import torch", HPC_KIT_LAUNCHER="single") == [(0, "")] * 2
 
 
 TRAINING_THREAD = """
 import threading, time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import torch
 from torch import distributed as dist
 
 dist.init_process_group("gloo")
-pool = ThreadPoolExecutor(1)
-pool.submit(print).result()
+executors = ThreadPoolExecutor(1), ProcessPoolExecutor(1)  # their idle threads end with the interpreter
+[executor.submit(abs, 1).result() for executor in executors]
 
 def train():
     time.sleep(1)
@@ -181,7 +181,7 @@ threading.Thread(target=train).start()
 
 
 def test_a_training_in_a_thread_goes_on_after_the_end_of_the_main_thread(tmp_path: Path) -> None:
-    assert run_two_tasks(tmp_path, TRAINING_THREAD) == [(0, "\n2.0\n")] * 2
+    assert run_two_tasks(tmp_path, TRAINING_THREAD) == [(0, "2.0\n")] * 2
 
 
 FABRIC = """
