@@ -14,11 +14,11 @@ from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import SBATCH_SUPPORT, check_options, options_help, plugin_hint
+from pocketslurm.option_support import SBATCH_SUPPORT, check_options, plugin_hint, print_help
 from pocketslurm.queue import controller_start, job_size, nodes, submission
 from pocketslurm.queue.scheduler import expected_start
 from pocketslurm.queue.state import StateDirectory
-from pocketslurm.settings import SLURM_VERSION, load_settings
+from pocketslurm.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,11 +35,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     strict = load_settings(environ).strict
     parts, words = _parse(argv, strict=strict)
     parsed = ParsedOptions(tuple(each for part in parts for each in part.given))
-    if parsed.has("version"):
-        print(f"slurm {SLURM_VERSION}")
-        return 0
-    if parsed.has("help") or parsed.has("usage"):
-        print(options_help("sbatch [OPTIONS...] [script [args...]]", SBATCH_SUPPORT, SBATCH))
+    if print_help(parsed.names, "sbatch [OPTIONS...] [script [args...]]", SBATCH_SUPPORT, SBATCH):
         return 0
     script, command = read_script(parsed, words, environ)
     name = words[0] if words else "stdin"
