@@ -142,11 +142,13 @@ NO_SUCH = {
 """Messages of slurmctld for unknown names; strict settings refuse every name with them."""
 
 
-def plugin_hint(line: str) -> str:
-    """Return advice for an unknown option if it belongs to the plug-in Pyxis."""
-    if "unrecognized option '--container" not in line and "unrecognized option '--no-container" not in line:
-        return ""
-    return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
+def option_error(message: str) -> UsageError:
+    """Return the error of sbatch, salloc or srun for an option that getopt refuses with this message."""
+    if "unrecognized option '--container" in message or "unrecognized option '--no-container" in message:
+        message += (
+            " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
+        )
+    return UsageError(message, status=BAD_OPTION)
 
 
 ALLOCATION = frozenset(

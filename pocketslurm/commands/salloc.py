@@ -9,12 +9,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.components import component_options, split_components
-from hpc_kit.slurm.errors import DirectiveError
-from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
+from hpc_kit.slurm.getopt import SALLOC, GetoptError, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from pocketslurm import processes
-from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, check_options, print_help
+from pocketslurm.errors import CommandError
+from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, check_options, option_error, print_help
 from pocketslurm.queue import submission
 from pocketslurm.queue.job_environment import salloc_environ
 from pocketslurm.queue.state import StateDirectory
@@ -75,9 +74,8 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
         parts, command = split_components(argv, "salloc")
-    except DirectiveError as error:
-        line = (error.found or error.what).splitlines()[-1].removeprefix("salloc: ")
-        raise UsageError(line, status=BAD_OPTION) from None
+    except GetoptError as error:
+        raise option_error(error.message) from None
     for part in parts:
         check_options(part.given, strict=strict, later=())
     return parts, list(command)
