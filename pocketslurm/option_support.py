@@ -142,11 +142,13 @@ NO_SUCH = {
 """Messages of slurmctld for unknown names; strict settings refuse every name with them."""
 
 
-def plugin_hint(line: str) -> str:
-    """Return advice for an unknown option if it belongs to the plug-in Pyxis."""
-    if "unrecognized option '--container" not in line and "unrecognized option '--no-container" not in line:
-        return ""
-    return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
+def option_error(message: str) -> UsageError:
+    """Return the error of sbatch, salloc or srun for an option that getopt refuses with this message."""
+    if "unrecognized option '--container" in message or "unrecognized option '--no-container" in message:
+        message += (
+            " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
+        )
+    return UsageError(message, status=BAD_OPTION)
 
 
 ALLOCATION = frozenset(
@@ -332,6 +334,19 @@ def options_help(usage: str, support: Mapping[str, OptionNote], table: Mapping[s
     return "\n".join(lines)
 
 
+def print_help(
+    names: Collection[str], usage: str, support: Mapping[str, OptionNote], table: Mapping[str, Option]
+) -> bool:
+    """Print the answer to --version or --help. Return False if neither is among the names of the given options."""
+    if "version" in names:
+        print(f"slurm {SLURM_VERSION}")
+    elif {"help", "usage"} & set(names):
+        print(options_help(usage, support, table))
+    else:
+        return False
+    return True
+
+
 NONE, REQUIRED, OPTIONAL = ValueUse
 
 
@@ -355,14 +370,8 @@ class Table:
         }
 
     def print_help(self, command: str, options: Collection[str]) -> bool:
-        """Print what --version or --help ask for. Return False if neither is given."""
-        if "version" in options:
-            print(f"slurm {SLURM_VERSION}")
-        elif {"help", "usage"} & set(options):
-            print(options_help(f"{command} [OPTIONS...]", self.support, self.options))
-        else:
-            return False
-        return True
+        """Print the answer to --version or --help. Return False if neither is given."""
+        return print_help(options, f"{command} [OPTIONS...]", self.support, self.options)
 
     def parse(self, argv: Sequence[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
         """Return names and values of the options in order, and the remaining words; both may be mixed.

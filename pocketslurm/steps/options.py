@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.command_environment import SRUN_VARIABLES
 from hpc_kit.slurm.components import BETWEEN, inherited_options
-from hpc_kit.slurm.errors import HpcKitError
-from hpc_kit.slurm.getopt import SRUN, ParsedOption, ParsedOptions, parse_options
+from hpc_kit.slurm.getopt import SRUN, GetoptError, ParsedOption, ParsedOptions, parse_options
 from hpc_kit.slurm.option_table import MEMORY_OPTIONS, Option, ValueUse
 from hpc_kit.slurm.option_values import parse_array
-from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, check_options, plugin_hint
+from pocketslurm.errors import CommandError
+from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, check_options, option_error
 from pocketslurm.queue.job_size import check_exclusions
 
 if TYPE_CHECKING:
@@ -73,9 +72,8 @@ def read_options(
     """
     try:
         given, command = parse_options(argv, "srun")
-    except HpcKitError as error:
-        line = (error.found or error.what).removeprefix("srun: ")
-        raise UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
+    except GetoptError as error:
+        raise option_error(error.message) from None
     set_options = [each for each in given.given if not _is_nothing(each.option, each.value)]
     check_options(set_options, strict=strict, later=_LATER)
     typed = dict(carried or {}) | {each.option.name: each.value or "" for each in set_options}
