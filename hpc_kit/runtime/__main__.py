@@ -204,8 +204,7 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
-            if "torch" in sys.modules:
-                _note_separate_ranks(world)
+            _note_separate_ranks(world)
 
 
 def _note_separate_ranks(world: World) -> None:
