@@ -290,7 +290,7 @@ def _reported_errors(attempt: Attempt) -> list[Event]:
 
 def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     """Return the ends of ranks that report nothing else, such as a kill."""
-    reporting = {event.rank for event in attempt.of_class(*VICTIMS)}
+    reporting = {place_of(attempt, event)[0] for event in attempt.of_class(*VICTIMS)}
     return [
         event
         for event in attempt.of_class(*classes)

@@ -22,7 +22,7 @@ TAIL_BYTES = 1 << 14
 LAST_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
-LABEL_SAMPLE = 64
+LABEL_SAMPLE = 32
 """Lines in which the label of a launcher is looked for, at least."""
 
 MAX_SHAPES = 200_000
@@ -422,10 +422,14 @@ class LogReader:
                 yield number, clean_text(part), part_shape
 
     def _keep_last(self, tail: bytes) -> None:
-        lines = tail[-TAIL_BYTES:].split(b"\n")
+        text = tail[-TAIL_BYTES:].decode("utf-8", errors="replace")
+        lines = text.split("\n")
+        # Most logs are plain text: one test of the whole text is faster than one of each line.
+        if not text.replace("\n", "").isprintable():
+            lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
         for number, line in zip(range(self.lines, 0, -1), reversed(lines), strict=False):
-            if text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip():
-                self.last.append((number, text))
+            if line := line.rstrip():
+                self.last.append((number, line))
             if len(self.last) == LAST_LINES:
                 break
         self.last.reverse()
@@ -457,8 +461,11 @@ def _is_binary(data: bytes) -> bool:
 
 def clean_text(line: bytes) -> str:
     """Decode a line and remove terminal escapes and control characters."""
-    text = line.decode("utf-8", errors="replace")
-    return _ESCAPES.sub("", text) if not text.isprintable() else text
+    return _without_escapes(line.decode("utf-8", errors="replace"))
+
+
+def _without_escapes(text: str) -> str:
+    return text if text.isprintable() else _ESCAPES.sub("", text)
 
 
 # ---- prefixes
