@@ -542,7 +542,9 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
         if not _reads_status(step):
             continue
         before = followers[index - 1] if index else None
-        if before is not None and before.words and not step.is_conditional and before.name != "wait":
+        branches = (place for place in step.position.outward() if place.role != "condition" or place.chain_index)
+        always = not any(place.chain_index or place.kind in {"if", "case"} for place in branches)
+        if before is not None and before.words and always and before.name != "wait":
             what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
             yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
         return
@@ -635,7 +637,9 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
 
 
-_COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")
+_COUNTS_UP = re.compile(
+    r"(?:\A|;|\bdo\b|\bthen\b)\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)"
+)
 
 
 @rule("KIT406")
@@ -649,7 +653,7 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Compound Commands and set -e.
     """
     for number, line in script.command_lines:
-        match = _COUNTS_UP.match(line)
+        match = _COUNTS_UP.search(line)
         if match is None:
             continue
         # `((i++))` is no command of the trace: take the options of the shell from the command before it.
