@@ -56,6 +56,30 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT421", HEAD + "while true; do nvidia-smi; sleep 60; done\npython t.py\n", 2, E, "the loop runs"),
+    Bad(
+        "KIT424",
+        HEAD + "while read -r c; do timeout 1h srun -n1 python t.py $c; done < list\n",
+        2,
+        E,
+        "ends after the first",
+    ),
+    Bad(
+        "KIT405",
+        HEAD + "srun python t.py\necho finished\nif [ $? -ne 0 ]; then exit 1; fi\n",
+        4,
+        E,
+        "not of the training",
+    ),
+    Bad("KIT406", HEAD + "set -e\nn=0\nfor i in 1 2; do ((n++)); done\n", 4, E, "ends the script"),
+    Bad(
+        "KIT430",
+        HEAD + 'while getopts "ab" o; do case $o in a) ;; b) B=$OPTARG ;; esac; done\npython t.py $B\n',
+        2,
+        E,
+        "gives -b no value",
+    ),
+    Bad("KIT133", HEAD + "#SBATCH -p a100\npython t.py\n", 2, W, "asks for no GPU"),
     Bad(
         "KIT223",
         HEAD + "#SBATCH -N1 -n8 -c4 --mem=120G\npids=()\n"
@@ -1489,6 +1513,9 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT133", HEAD + "#SBATCH -p a100\n# submit with: sbatch --gpus=4 this.sh\npython t.py\n"),
+    ("KIT421", HEAD + "while true; do python t.py && break; done\npython u.py\n"),
+    ("KIT406", HEAD + "set -e\nn=0\n((n++)) || true\n"),
     ("KIT407", HEAD + "cp -r out results\nrm -rf other\n"),
     ("KIT407", HEAD + "set -e\ncp -r out results\nrm -rf out\n"),
     (

@@ -32,11 +32,17 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Lists; bash(1), wait.
     """
     yield from _wait_for_endless(script)
-    training = script.training
-    last = training[-1] if training else None
+    if not script.training:
+        return
+    last = script.training[-1]
+    for step in _endless_loops(script):
+        before = script.is_before(step, last.command) and _is_on_the_way(step, last, loop=True)
+        if before and not step.in_background and not step.in_task:
+            what = f"the loop runs until the job ends: line {last.line} never starts"
+            yield Problem(step, what, "end the loop in &, as in `done &`", (last.line,))
     for launch in script.launch_lines:
         step = launch.command
-        if last is None or launch is last or step.in_background or launch.inner_command is not step:
+        if launch is last or step.in_background or launch.inner_command is not step:
             continue
         before = script.is_before(step, last.command) and _is_on_the_way(step, last)
         if not before or not never_ends(launch):
@@ -75,9 +81,8 @@ def _endless_in_background(script: BatchScript) -> Iterator[tuple[TracedCommand,
     for launch in script.launch_lines:
         if never_ends(launch) and _is_own_background(launch.command):
             yield launch.command, launch.program.name
-    for step in script.batch_commands:
-        is_loop = step.name in {"true", ":"} and step.in_condition("while") and _has_no_exit(script, step)
-        if is_loop and _is_own_background(step):
+    for step in _endless_loops(script):
+        if _is_own_background(step):
             yield step, "the loop"
 
 
@@ -114,6 +119,12 @@ def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
     return {text for name in names for text in (f"${name}", f"${{{name}}}")}
 
 
+def _endless_loops(script: BatchScript) -> list[TracedCommand]:
+    """Return the conditions of loops such as `while true` that nothing leaves."""
+    loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
+    return [step for step in loops if _has_no_exit(script, step)]
+
+
 def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether no command of the loop around a command leaves it."""
     loop = step.around("while")
@@ -121,10 +132,10 @@ def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
     return all(each.name not in {"break", "exit", "return"} for each in inside)
 
 
-def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:
-    """Tell whether the shell runs the command before the training, whatever happens."""
+def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: bool = False) -> bool:
+    """Tell whether the shell runs the command, or the loop around it, before the training, whatever happens."""
     around = {id(compound) for compound in last.command.compounds}
-    places = list(step.position.outward())
+    places = list(step.position.outward())[int(loop) :]
     inside = all(place.kind in {"", "function", "group"} or id(place.compound) in around for place in places)
     return inside and all(place.chain_index == 0 for place in places)
 
@@ -186,7 +197,8 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
         letters, option = step.texts[1:3]
         for other in script.commands_after(step):
             reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
-            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1]) if reads else None
+            before = script.lines[other.line - 1][: other.column - 1]
+            branch = re.search(r"(?:\A|;;|\bin)\s*\(?([A-Za-z])\)[^;]*\Z", before) if reads else None
             choice = other.around("case")
             # The branches of another `case` are no options.
             is_option = choice is not None and option in choice.words[0] and loop in other.compounds
@@ -316,8 +328,8 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
     Documented: ssh(1), -n; srun(1), --input.
     """
     for launch in script.launch_lines:
-        first, step = launch.stages[0], launch.command
-        if first.kind not in {"srun", "ssh", "mpirun"} or step.in_background or step.syntax.document is not None:
+        first, step = launch.stage("srun", "ssh", "mpirun"), launch.command
+        if first is None or step.in_background or step.syntax.document is not None:
             continue
         # Behind a pipe, the input is that of the pipe.
         if step.position.pipeline_index > 0 or not any(
@@ -327,11 +339,15 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
         quiet = "input" in first.options
         if first.name == "ssh":
             quiet = any(re.match(r"-\w*[nf]", text) for text in first.texts[:6])
-        end = max(word.line for word in step.syntax.words)
-        if not quiet and not any(re.search(r"(?<!\d)<", line) for line in script.lines[step.line - 1 : end]):
+        end = max(step.syntax.words, key=lambda word: (word.line, word.column))
+        # What follows a `;` belongs to the loop: `done < FILE`.
+        behind = script.lines[end.line - 1][end.column - 1 + len(end.raw) :].partition(";")[0]
+        before = [*script.lines[step.line - 1 : end.line - 1], script.lines[end.line - 1][: end.column - 1]]
+        before[0] = before[0][step.column - 1 :]
+        if not quiet and not any(re.search(r"(?<!\d)<", text) for text in (*before, end.raw, behind)):
             what = f"{first.name} reads the remaining lines of the loop: it ends after the first"
             option = "-n" if first.name == "ssh" else "--input=none" if first.kind == "srun" else "</dev/null"
-            edits = (Edit(step.line, step.column, first.name, f"{first.name} {option}"),) if option[0] == "-" else ()
+            edits = (Edit(first.line, first.column, first.name, f"{first.name} {option}"),) if option[0] == "-" else ()
             yield Problem(first, what, f"add {option}", edits=edits)
 
 

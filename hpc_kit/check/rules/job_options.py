@@ -474,7 +474,10 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     """
     directive = script.directive("partition")
     # Many sites give all GPUs of a node to a job that takes the whole node.
-    whole = "exclusive" in script.options or script.options.get("mem") == "0" or script.counts_only_nodes
+    whole = "exclusive" in script.options or script.options.get("mem") == "0"
+    whole = whole or (script.counts_only_nodes and "nodes" in script.options)
+    # A comment may tell how to submit the script.
+    whole = whole or re.search(r"\bsbatch\s[^\n]*(--g(pus|res)|-G)", script.text) is not None
     # `--constraint=gpu` selects whole nodes where jobs get no others.
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
