@@ -136,6 +136,8 @@ def has_created_group() -> bool:
 
 def _check_processes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return torch.multiprocessing's `start_processes` with a check of the world that the processes create."""
+    from torch import distributed
+
     signature = inspect.signature(function)
 
     def started(*args: Any, **kwargs: Any) -> Any:
@@ -143,7 +145,8 @@ def _check_processes(function: Callable[..., Any]) -> Callable[..., Any]:
         call.apply_defaults()
         meeting, own = _session.meeting(), call.arguments["nprocs"]
         _session.has_group = True  # in these processes, perhaps
-        if meeting is not None and meeting.world.world_size > 1:
+        # A rank that has joined a group may start helpers with a group of their own.
+        if meeting is not None and meeting.world.world_size > 1 and not distributed.is_initialized():
             words = meeting.world.name, meeting.world.world_size, own
             call.arguments["fn"] = functools.partial(_run_checked, call.arguments["fn"], *words)
         return function(*call.args, **call.kwargs)
