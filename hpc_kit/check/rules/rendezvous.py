@@ -620,7 +620,9 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """
     wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
     cluster = script.site.cluster
-    one_host = cluster is not None and cluster.slurm == "embedded"
+    # A rendered script has this setting from its cluster file, which then is one for the embedded Slurm.
+    rendered = any(line.startswith("# made by   hpc-kit") for line in script.lines[:4])
+    one_host = cluster.slurm == "embedded" if cluster is not None else rendered
     for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
         if each.value.text.lstrip("=") == "lo":
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
