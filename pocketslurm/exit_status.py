@@ -17,9 +17,10 @@ def format_exit_code(status: int) -> str:
 
 def format_accounted_exit_code(status: int) -> str:
     """Format a wait status for sacct: it prints the 137 of a shell as 9."""
-    code = status >> 8 & 0xFF
-    signal = status & 0x7F
-    return f"{code - _SHELL_SIGNAL if code > _SHELL_SIGNAL else 0 if signal else code}:{signal}"
+    code, signal = status >> 8 & 0xFF, status & 0x7F
+    if code > _SHELL_SIGNAL:
+        return f"{code - _SHELL_SIGNAL}:{signal}"
+    return f"{0 if signal else code}:{signal}"
 
 
 def srun_exit_code(status: int) -> int:

@@ -9,7 +9,6 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
@@ -143,11 +142,13 @@ NO_SUCH = {
 """Messages of slurmctld for unknown names; strict settings refuse every name with them."""
 
 
-def plugin_hint(line: str) -> str:
-    """Return advice for an unknown option if it belongs to the plug-in Pyxis."""
-    if "unrecognized option '--container" not in line and "unrecognized option '--no-container" not in line:
-        return ""
-    return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
+def option_error(message: str) -> UsageError:
+    """Return the error of sbatch, salloc or srun for an option that getopt refuses with this message."""
+    if "unrecognized option '--container" in message or "unrecognized option '--no-container" in message:
+        message += (
+            " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
+        )
+    return UsageError(message, status=BAD_OPTION)
 
 
 ALLOCATION = frozenset(
@@ -185,8 +186,8 @@ _SRUN_ONLY = {
     "interactive": OptionNote(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mpi": OptionNote(
         _WORKS,
-        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that Open"
-        " MPI's ranks find nobody, and is refused with `strict`",
+        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that each"
+        " rank of Open MPI is alone, and is refused with `strict`",
     ),
     "msg-timeout": OptionNote(_NO_EFFECT, "no messages go over a network"),
     "multi-prog": OptionNote(_REFUSED, "start a script that chooses the program by SLURM_PROCID"),
@@ -223,6 +224,7 @@ def check_options(options: Iterable[ParsedOption], *, strict: bool, later: Colle
         option, value = each.option, each.value
         if option.since and strict:
             raise UsageError(f"unrecognized option '--{option.name}'", status=BAD_OPTION)
+        # 0 nodes are refused with the size of the job, by another message.
         no_nodes = option.name == "nodes" and value and not value.strip("0")
         if no_nodes or option.kind in later or option.name in later:
             continue
@@ -240,15 +242,15 @@ def _value_error(option: Option, value: str) -> CommandError:
     if option.kind == "gpus":
         return CommandError(f"error: {INVALID_GRES}")
     if option.kind == "instant" and value:
-        sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
+        sys.stderr.write(f"Invalid time specification (pos=0): {value}\n")
     return CommandError(f"error: {text}", status=1 if option.kind in {"number", "count"} else BAD_OPTION)
 
 
 def check_clusters(command: str, clusters: str, settings: Settings) -> None:
-    """Stop a command that asks for another cluster, with its words.
+    """Check that a command asks for this cluster, unless the settings are not strict.
 
     Raises:
-        PlainError: It does.
+        PlainError: It asks for another one.
     """
     if settings.strict and (lines := settings.other_clusters(clusters)):
         raise PlainError("\n".join(f"{command}: {line}" for line in lines))
@@ -332,6 +334,19 @@ def options_help(usage: str, support: Mapping[str, OptionNote], table: Mapping[s
     return "\n".join(lines)
 
 
+def print_help(
+    names: Collection[str], usage: str, support: Mapping[str, OptionNote], table: Mapping[str, Option]
+) -> bool:
+    """Print the answer to --version or --help. Return False if neither is among the names of the given options."""
+    if "version" in names:
+        print(f"slurm {SLURM_VERSION}")
+    elif {"help", "usage"} & set(names):
+        print(options_help(usage, support, table))
+    else:
+        return False
+    return True
+
+
 NONE, REQUIRED, OPTIONAL = ValueUse
 
 
@@ -355,14 +370,8 @@ class Table:
         }
 
     def print_help(self, command: str, options: Collection[str]) -> bool:
-        """Print what --version or --help ask for. Return False if neither is given."""
-        if "version" in options:
-            print(f"slurm {SLURM_VERSION}")
-        elif {"help", "usage"} & set(options):
-            print(options_help(f"{command} [OPTIONS...]", self.support, self.options))
-        else:
-            return False
-        return True
+        """Print the answer to --version or --help. Return False if neither is given."""
+        return print_help(options, f"{command} [OPTIONS...]", self.support, self.options)
 
     def parse(self, argv: Sequence[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
         """Return names and values of the options in order, and the remaining words; both may be mixed.

@@ -88,6 +88,7 @@ def descendants(roots: Iterable[int], *, without: Collection[int] = (), inclusiv
 
 def with_environment(variables: Collection[bytes], name: bytes = b"") -> list[int]:
     """Return the processes of this user that started with all of these `NAME=value` and with the variable `name`."""
+    # The kernel shows the variables with which a process started, also if the program has changed them since.
     own = os.getpid()
     found = []
     for pid in os.listdir("/proc"):  # noqa: PTH208
@@ -142,6 +143,7 @@ def reap() -> dict[int, int]:
 
 def write_slurmstepd_error(text: str, log: int = 2) -> None:
     """Write a line of slurmstepd to an open log, and ignore errors."""
+    # One call for the whole line, because other processes append to the same log.
     with contextlib.suppress(OSError):
         os.write(log, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
 
@@ -171,6 +173,14 @@ def enter_folder(folder: str) -> bool:
         os.chdir("/tmp")  # noqa: S108 - where slurmstepd goes
         return False
     return True
+
+
+def current_umask() -> int:
+    """Return the umask of this process."""
+    # os.umask returns the old mask only when it sets a new one.
+    umask = os.umask(0o022)
+    os.umask(umask)
+    return umask
 
 
 def execute(program: str, argv: list[str], environ: Mapping[str, str]) -> NoReturn:

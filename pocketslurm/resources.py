@@ -64,6 +64,7 @@ class OomCounter:
     """Counts out-of-memory kills from now on, in the control group of this process or else on the whole machine."""
 
     def __init__(self) -> None:
+        # Without control groups of its own, a container shares the counter of the machine with all other processes.
         self._files = counters(_text(Path("/proc/self/cgroup")))
         self._before = [kills(path) for path in self._files]
 
@@ -115,18 +116,17 @@ def propagated_limits(propagate: str | None) -> dict[str, int]:
         propagate: The option's value: names between commas, ALL or nothing for all, NONE; None: it was not given.
     """
     words = {word.strip().upper().removeprefix("RLIMIT_") for word in (propagate or "ALL").split(",")}
-    names = () if "NONE" in words else _NAMES if "ALL" in words else [name for name in _NAMES if name in words]
-    return {name: resource.getrlimit(_NUMBERS[name])[0] for name in names}
+    if "NONE" in words:
+        return {}
+    return {name: resource.getrlimit(_NUMBERS[name])[0] for name in _NAMES if "ALL" in words or name in words}
 
 
 def apply_limits(limits: Mapping[str, int]) -> None:
     """Set the soft limits of this process, up to its hard limits."""
     for name, soft in limits.items():
         most = resource.getrlimit(_NUMBERS[name])[1]
-        _set(
-            name,
-            soft if most == resource.RLIM_INFINITY else most if soft == resource.RLIM_INFINITY else min(soft, most),
-        )
+        # RLIM_INFINITY is -1, and the lowest number would win.
+        _set(name, min((limit for limit in (soft, most) if limit != resource.RLIM_INFINITY), default=soft))
 
 
 def raise_limits() -> None:

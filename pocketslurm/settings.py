@@ -83,7 +83,9 @@ class Settings(NamedTuple):
     @property
     def gres(self) -> str:
         """The GPUs of each node as Slurm names them, such as `gpu:a100:4`."""
-        return f"gpu:{f'{self.gpu_type}:' if self.gpu_type else ''}{self.gpus}" if self.gpus else "(null)"
+        if not self.gpus:
+            return "(null)"
+        return f"gpu:{self.gpu_type}:{self.gpus}" if self.gpu_type else f"gpu:{self.gpus}"
 
     def other_clusters(self, clusters: str) -> list[str]:
         """Return the errors for clusters in --clusters other than this one; empty if there are none."""
@@ -114,7 +116,7 @@ def check_private(directory: Path) -> None:
     """Refuse a state directory in which another user could change what this user executes.
 
     Raises:
-        PermissionError: The directory, its commands or its database belong to somebody else, or others may write.
+        PermissionError: The directory, its commands or its database belong to another user, or others may write.
     """
     for path in (directory, directory / "bin", directory / DATABASE, directory / CONF_NAME):
         with suppress(FileNotFoundError):
@@ -152,7 +154,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     """Return the settings: from the file in HPC_KIT_SLURM_CONF, else of the state directory, else the defaults.
 
     Raises:
-        SettingsError: The file is unreadable, or holds what is no setting.
+        SettingsError: The file is unreadable, or contains something that is not a setting.
     """
     file = environ.get(CONF_VARIABLE)
     path = Path(file) if file else state_directory(environ) / CONF_NAME
@@ -168,7 +170,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def settings_from_json(text: str, path: Path) -> Settings:
-    """Settings from JSON, every name and type checked."""
+    """Return the settings in a JSON text. Check the names and types of all settings."""
     import json
 
     try:
@@ -211,6 +213,7 @@ def _partitions(path: Path, value: object) -> tuple[Partition, ...]:
 
 
 def _fits(value: object, default: object, name: str) -> bool:
+    # For Python, True is a number, too.
     if isinstance(default, bool):
         return isinstance(value, bool)
     if isinstance(default, str) or name in {"gpu_type", "state"}:

@@ -395,17 +395,14 @@ def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
 
 def _note_median_links(backend: str, lines: Mapping[Value, list[tuple[float, float]]], recorder: Recorder) -> None:
     """Note the median link inside a node and across nodes; `lines`: alpha in seconds and GB/s of each link."""
-    medians = {
-        place: tuple(statistics.median(column) for column in zip(*lines[place], strict=True))
-        for place in (INSIDE_NODE, ACROSS_NODES)
-        if place in lines
-    }
-    parts = [
-        f"{place}: alpha {format_quantity(alpha, 's', 3)}, {format_number(bandwidth, 3)} GB/s"
-        for place, (alpha, bandwidth) in medians.items()
-    ]
+    parts, bandwidths = [], []
+    for place in (INSIDE_NODE, ACROSS_NODES):
+        if place in lines:
+            alphas, rates = zip(*lines[place], strict=True)
+            bandwidths.append(statistics.median(rates))
+            alpha = format_quantity(statistics.median(alphas), "s", 3)
+            parts.append(f"{place}: alpha {alpha}, {format_number(bandwidths[-1], 3)} GB/s")
     ratio = ""
-    if len(medians) == 2:
-        times = medians[INSIDE_NODE][1] / medians[ACROSS_NODES][1]
-        ratio = f"; inside a node {format_number(times, 3)} times the bandwidth"
+    if len(bandwidths) == 2:
+        ratio = f"; inside a node {format_number(bandwidths[0] / bandwidths[1], 3)} times the bandwidth"
     recorder.add_note(f"{backend}, the median link {'; '.join(parts)}{ratio}.")

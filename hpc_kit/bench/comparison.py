@@ -102,12 +102,12 @@ def _row_key(row: ResultRow) -> tuple[tuple[str, Value], ...]:
 def _distinct_labels(alone: Sequence[ResultRow], both: Sequence[tuple[ResultRow, ResultRow]]) -> str:
     """Return the values of labels that no row in both results has."""
     common = {label for pair in both for row in pair for label in row.labels.items()}
-    values: dict[str, dict[Value, None]] = {}
-    for name, value in (label for row in alone for label in row.labels.items() if label not in common):
-        values.setdefault(name, {})[value] = None
-    return "; ".join(
-        f"{name} {', '.join(format_label(value, name) for value in each)}" for name, each in values.items()
-    )
+    texts: dict[str, dict[str, None]] = {}
+    for row in alone:
+        for name, value in row.labels.items():
+            if (name, value) not in common:
+                texts.setdefault(name, {})[format_label(value, name)] = None
+    return "; ".join(f"{name} {', '.join(each)}" for name, each in texts.items())
 
 
 def _ratios(first: ResultRow, second: ResultRow, columns: dict[str, Column]) -> list[Ratio]:
@@ -142,11 +142,7 @@ def _compare_loads(first: BenchResult, second: BenchResult, *, refused: bool) ->
         AnswerNo: The load differs, and is `refused`.
     """
     one, other = _busy_shares(first.machine), _busy_shares(second.machine)
-    found = [
-        " and ".join(f"{share:.0%} {when}" for share, when in zip(busy, ("before", "after"), strict=False))
-        + ", of its processors busy with other things"
-        for busy in (one, other)
-    ]
+    found = [_describe_busy(busy) for busy in (one, other)]
     # One measurement may hit a short peak. The load differs only if the ranges of the two results are apart.
     if max(min(one), min(other)) - min(max(one), max(other)) > MAX_LOAD_DIFFERENCE and refused:
         raise AnswerNo(
@@ -159,6 +155,11 @@ def _compare_loads(first: BenchResult, second: BenchResult, *, refused: bool) ->
     return ["the load was not always alike: the first: {}; the second: {}".format(*found)]
 
 
+def _describe_busy(shares: tuple[float, ...]) -> str:
+    known = " and ".join(f"{share:.0%} {when}" for share, when in zip(shares, ("before", "after"), strict=False))
+    return f"{known}, of its processors busy with other things"
+
+
 def _busy_shares(machine: MeasuredMachine) -> tuple[float, ...]:
     """Return the busiest host's share before the benchmark and, if measured, after it."""
     before = max((host.before.busy for host in machine.hosts), default=0.0)
@@ -167,16 +168,16 @@ def _busy_shares(machine: MeasuredMachine) -> tuple[float, ...]:
 
 
 def _check_machines(first: BenchResult, second: BenchResult) -> None:
-    kinds = [
-        Counter(", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in document.machine.hosts)
-        for document in (first, second)
-    ]
-    if kinds[0] != kinds[1]:
+    one, other = _describe_hosts(first.machine), _describe_hosts(second.machine)
+    if one != other:
         raise AnswerNo(
             "the two were taken on different machines",
-            found="\n".join(
-                "; ".join(f"{format_count(number, 'host')} of {kind}" for kind, number in each.items())
-                for each in kinds
-            ),
+            found=f"{one}\n{other}",
             remedy="to see the ratios in spite of it: --despite machine",
         )
+
+
+def _describe_hosts(machine: MeasuredMachine) -> str:
+    """Return the kinds of hosts with their numbers, sorted: equal texts mean equal machines."""
+    kinds = Counter(", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in machine.hosts)
+    return "; ".join(f"{format_count(number, 'host')} of {kind}" for kind, number in sorted(kinds.items()))

@@ -34,14 +34,8 @@ COLUMNS = {
     "communication": Column(unit="%"),
     "start": Column(unit="s", title="to the first step"),
 }
-SINGLE_PROCESS, DATAPARALLEL, SPAWN, SRUN, TORCHRUN = (
-    "one process",
-    "nn.DataParallel",
-    "DDP by spawn",
-    "DDP by srun",
-    "DDP by torchrun",
-)
-VARIANTS = (SINGLE_PROCESS, DATAPARALLEL, SPAWN, SRUN, TORCHRUN)
+VARIANTS = ("one process", "nn.DataParallel", "DDP by spawn", "DDP by srun", "DDP by torchrun")
+SINGLE_PROCESS, DATAPARALLEL, SPAWN, SRUN, TORCHRUN = VARIANTS
 
 _PROCESS_BYTES = 400 << 20
 """Memory of a torch process with such a small model."""

@@ -63,19 +63,14 @@ def group_rows(document: BenchResult) -> list[list[ResultRow]]:
 
 def table_cells(document: BenchResult, rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]], int]:
     """Return headings, cells and the number of label columns on the left."""
-    labels, measured = list(rows[0].labels), {name for row in rows for name in row.values}
-    columns = [name for name in document.columns if name in measured]
-    heads = [
-        *(name.replace("_", " ") for name in labels),
-        *(column_heading(name, document.columns[name]) for name in columns),
-    ]
-    cells = [
-        [
-            *(format_label(row.labels[name], name) for name in labels),
-            *(format_cell(row, name, document) for name in columns),
-        ]
-        for row in rows
-    ]
+    labels = list(rows[0].labels)
+    columns = [name for name in document.columns if any(name in row.values for row in rows)]
+    heads = [name.replace("_", " ") for name in labels]
+    heads += [column_heading(name, document.columns[name]) for name in columns]
+    cells = []
+    for row in rows:
+        line = [format_label(row.labels[name], name) for name in labels]
+        cells.append(line + [format_cell(row, name, document) for name in columns])
     return heads, cells, len(labels)
 
 

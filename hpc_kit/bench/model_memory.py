@@ -88,4 +88,5 @@ def formula_text(strategy: str) -> str:
     ['16 P', '4 P + 12 P / d', '2 P + 14 P / d', '16 P / d']
     """
     whole, shared = FORMULAS[strategy]
-    return " + ".join([f"{whole:g} P"] * (whole > 0) + [f"{shared:g} P / d"] * (shared > 0))
+    terms = (f"{whole:g} P" if whole else "", f"{shared:g} P / d" if shared else "")
+    return " + ".join(filter(None, terms))

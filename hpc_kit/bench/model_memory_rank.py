@@ -55,7 +55,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
             recorder.add_note(CPU_NOTE)
         for offload in options.offload:
             for strategy in options.ways:
-                recorder.report_progress(f"{strategy}{', offloaded' * offload}")
+                recorder.report_progress(f"{strategy}, offloaded" if offload else strategy)
                 _measure_strategy(options, recorder, world, barrier, strategy, offload=offload)
 
 

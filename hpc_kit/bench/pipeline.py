@@ -41,13 +41,7 @@ class PipelineOptions(NamedTuple):
     """Batches in a repeat."""
     repeats: int = 3
     splits: tuple[int, ...] = (1, 3, 5, 8, 10, 12, 20, 40, 60)
-    schedules: tuple[str, ...] = (
-        "GPipe",
-        "1F1B",
-        "Interleaved1F1B",
-        "InterleavedZeroBubble",
-        "ZBVZeroBubble",
-    )
+    schedules: tuple[str, ...] = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
     micro_batches: tuple[int, ...] = (2, 4, 8, 16)
     ranks: int = 2
 

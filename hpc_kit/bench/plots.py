@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hpc_kit.bench.results import Column, Plot, ResultRow, Value, column_title, format_label, format_quantity
+from hpc_kit.bench.results import column_title, format_label, format_quantity
 from hpc_kit.plotting import pyplot, save
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hpc_kit.bench.results import BenchResult, Plot
+    from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value
 
 
 COLOURS = ("#2f6fde", "#d9661f", "#1a936f", "#c2407e", "#7a5cc4", "#9a7b00", "#3d8a9c", "#83838a")
@@ -249,19 +249,17 @@ def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
         if plot.x in row.labels and all(row.labels.get(name) in values for name, values in allowed.items())
     ]
     if plot.kind == "stacked":
-        found = [
-            Curve(column_title(name, document.columns.get(name)), _curve_points(rows, plot.x, name)) for name in plot.y
-        ]
+        found = [Curve(column_title(name, document.columns.get(name)), _points(rows, plot.x, name)) for name in plot.y]
     else:
         groups: dict[str, list[ResultRow]] = {}
         for row in rows:
             name = " ".join(format_label(row.labels.get(label), label) for label in plot.series)
             groups.setdefault(name, []).append(row)
-        found = [Curve(name, _curve_points(group, plot.x, plot.y[0])) for name, group in groups.items()]
+        found = [Curve(name, _points(group, plot.x, plot.y[0])) for name, group in groups.items()]
     return [curve for curve in found if curve.points]
 
 
-def _curve_points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoint, ...]:
+def _points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoint, ...]:
     points = []
     for row in rows:
         if column in row.values:

@@ -185,11 +185,14 @@ def judge(
     notes += not_compared or _note_pairs(good, threshold)
     wrong = [f"{node} is {name} on {each.node}" for each in found.values() for node, name in each.misnamed.items()]
     notes += [f"addresses with other names: {_list_some(wrong)}"] if wrong else []
-    states: dict[str, State] = {node: "broken" if broken[node] else "slow" if node in slow else "ok" for node in nodes}
+    verdicts = []
+    for node in nodes:
+        state: State = "broken" if broken[node] else "ok"
+        if state == "ok" and node in slow:
+            state = "slow"
+        verdicts.append(NodeVerdict(node=node, state=state, reasons=(*broken[node], *slow.get(node, ()))))
     return PreflightVerdict(
-        nodes=tuple(
-            NodeVerdict(node=node, state=states[node], reasons=(*broken[node], *slow.get(node, ()))) for node in nodes
-        ),
+        nodes=tuple(verdicts),
         reports=tuple(found[node] for node in nodes if node in found),
         notes=tuple(notes),
         threshold=threshold,
@@ -224,7 +227,7 @@ def _list_findings(
         # Without a kind, the node has not counted its GPUs yet.
         if gpus_per_node is not None and each.kind and each.gpus < gpus_per_node:
             yield NodeFinding("GPUs", node, f"torch sees {each.gpus} of {gpus_per_node} GPUs")
-        late = ["came too late for the measurement of the network"] * each.late
+        late = ("came too late for the measurement of the network",) if each.late else ()
         yield from (NodeFinding("note", node, reason, is_certain=False) for reason in (*late, *each.warnings))
     yield from _compare_reports(list(found.values()), nodes)
 
@@ -335,8 +338,10 @@ def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
     return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(slow)}"] if slow else []
 
 
-def _list_some(items: Sequence[str], most: int = 4) -> str:
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+def _list_some(items: Sequence[str]) -> str:
+    """Return the first four items, and the number of further ones."""
+    shown = ", ".join(items[:4])
+    return f"{shown} and {len(items) - 4} more" if len(items) > 4 else shown
 
 
 def format_rate(name: str, rate: float) -> str:

@@ -20,17 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.bench import machine, preflight_network
-from hpc_kit.bench.preflight import (
-    DISK,
-    GPU_ERRORS,
-    IMPORT,
-    MATRIX,
-    MEMORY,
-    NAMES,
-    RATES,
-    SECONDS,
-    NodeMeasurement,
-)
+from hpc_kit.bench.preflight import DISK, GPU_ERRORS, IMPORT, MATRIX, MEMORY, NAMES, RATES, SECONDS, NodeMeasurement
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import torch_import
 from hpc_kit.runtime.launchers import resolve

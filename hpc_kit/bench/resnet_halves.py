@@ -167,13 +167,13 @@ class Bottleneck(nn.Module):
 
 
 def first_half() -> nn.Sequential:
-    """Images to the output of the second stage: (batch, 3, s, s) -> (batch, 512, s / 8, s / 8)."""
+    """Build the stem to the second stage: (batch, 3, s, s) -> (batch, 512, s / 8, s / 8)."""
     stem = (*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
     return nn.Sequential(*stem, _stage(0), _stage(1))
 
 
 def second_half() -> nn.Sequential:
-    """The third stage to the scores: (batch, 512, s / 8, s / 8) -> (batch, CLASSES)."""
+    """Build the third stage to the scores: (batch, 512, s / 8, s / 8) -> (batch, CLASSES)."""
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(_WIDTHS[-1] * _EXPANSION, CLASSES))
     return nn.Sequential(_stage(2), _stage(3), *head)
 

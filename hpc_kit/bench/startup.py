@@ -130,11 +130,10 @@ def _add_start_row(recorder: Recorder, number: int, nodes: int, variant: str, st
     if any("queue" not in phases for phases in phases_of_starts):
         for phases in phases_of_starts:
             phases["srun"] = phases.get("srun", 0.0) + phases.pop("queue", 0.0)
-    values: dict[str, Any] = {
-        phase: [phases[phase] for phases in phases_of_starts]
-        for phase in PHASES
-        if all(phase in phases for phases in phases_of_starts)
-    }
+    values: dict[str, Any] = {}
+    for phase in PHASES:
+        if all(phase in phases for phases in phases_of_starts):
+            values[phase] = [phases[phase] for phases in phases_of_starts]
     values["total"] = [sum(phases.values()) for phases in phases_of_starts]
     recorder.add_row({"ranks": number, "nodes": nodes, "way": variant}, **values)
 

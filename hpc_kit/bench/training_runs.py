@@ -100,11 +100,10 @@ _SUMMARY_COLUMNS = (
 
 def summary_values(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Return the values of a row from the summaries of all repeats, in seconds, percent and bytes."""
-    values: dict[str, Any] = {
-        column: [factor * float(each[key]) for each in summaries]
-        for column, key, factor in _SUMMARY_COLUMNS
-        if key in summaries[0]
-    }
+    values: dict[str, Any] = {}
+    for column, key, factor in _SUMMARY_COLUMNS:
+        if key in summaries[0]:
+            values[column] = [factor * float(each[key]) for each in summaries]
     if "peak_memory_mib" in summaries[0]:
         values["memory"] = max(float(each["peak_memory_mib"]) for each in summaries) * 2**20
     return values

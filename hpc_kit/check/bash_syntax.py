@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -153,10 +153,13 @@ Block = tuple[Statement, ...]
 
 
 class SyntaxTree(NamedTuple):
-    """The statements of a text, the lines of its comments, and the problem that ended the reading, if there was one."""
+    """The statements of a text, its comments, and the problem that ended the reading, if there was one.
+
+    `comments` are the columns in which comments begin, by line.
+    """
 
     block: Block
-    comments: frozenset[int]
+    comments: Mapping[int, int]
     problem: SyntaxProblem | None = None
 
 
@@ -272,7 +275,8 @@ class _Reader:
 
     def tree(self) -> SyntaxTree:
         root = self._grammar.root
-        comments = frozenset(self._origin(node.start_byte).line for node in marked_nodes(root, "comment"))
+        origins = (self._origin(node.start_byte) for node in marked_nodes(root, "comment"))
+        comments = {origin.line: origin.column for origin in origins}
         statements: list[Statement] = []
         problem: SyntaxProblem | None = None
         nodes = list(_unwrapped(root))

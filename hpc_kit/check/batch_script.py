@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
+from hpc_kit.check.bash_syntax import Assignment, Origin, Piece, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -69,9 +69,16 @@ _SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
 """A line that sets a variable, or no longer does. The beginning of its name mostly tells the library."""
 _OUTDATED = re.compile(
     r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
-    r"|last (week|month|night|time))\b"
+    r"|last (week|month|night|time)|yesterday|(from|on|since) (mon|tues|wednes|thurs|fri)day"
+    r"|debug(ging)?|testing|to (test|try)|trying|experiment(al)?)\b"
 )
 """Words of a comment that explains why a setting was needed once."""
+_REASON = re.compile(
+    r"(?i)\b(because|since|so that|otherwise|on purpose|deliberate(ly)?|intention(al|ally|ed)?|by design|workaround"
+    r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|group|node|partition|site)|admins?|administrators?"
+    r"|policy|prolog|reserved)\b"
+)
+"""Words of a comment that names a reason."""
 
 
 class Site(NamedTuple):
@@ -81,11 +88,13 @@ class Site(NamedTuple):
         exists: Tests whether a path, relative to the folder of sbatch, exists; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
         cluster: The cluster file; None: unknown.
+        read: Returns the text of a configuration that the script names, or None; None: there are no files.
     """
 
     exists: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
     cluster: Cluster | None = None
+    read: Callable[[str], str | None] | None = None
 
 
 class BatchScript:
@@ -250,8 +259,8 @@ class BatchScript:
         return SyntaxTree(block[:_MOST_STATEMENTS], tree.comments, problem)
 
     @property
-    def comments(self) -> frozenset[int]:
-        """Lines with a comment of the shell. Text of here-documents and quotes does not count."""
+    def comments(self) -> Mapping[int, int]:
+        """The columns of the comments of the shell, by line. Text of here-documents and quotes does not count."""
         return self._parsed.comments
 
     @cached_property
@@ -261,14 +270,24 @@ class BatchScript:
         groups = (tuple(n for _, n in group) for _, group in groupby(enumerate(lines), lambda pair: pair[1] - pair[0]))
         return [(block, " ".join(self.lines[number - 1].lstrip(" #") for number in block)) for block in groups]
 
-    def has_reason(self, line: int) -> bool:
+    def has_reason(self, line: int, *, named: bool = False) -> bool:
         """Tell whether a comment at a line gives a reason: in the line, or above the settings to which it belongs.
 
-        A comment that speaks of the past, or asks to remove the line, gives none.
+        A comment that speaks of the past, or asks to remove the line, gives none. `named`: the comment must name the
+        reason. Most comments above a command only describe the command.
         """
+        text = self.comment_at(line)
+        # `# NCCL` is a heading.
+        heading = line not in self.comments and len(re.findall(r"[A-Za-z]{2,}", text)) < 2
+        return not heading and not _OUTDATED.search(text) and (not named or _REASON.search(text) is not None)
+
+    def comment_at(self, line: int) -> str:
+        """Return the comment behind a line, or else the one above the command or the settings."""
         if line in self.comments:
-            return not _OUTDATED.search(self.lines[line - 1].partition("#")[2])
+            return self.lines[line - 1][self.comments[line] :]
         above, library = line - 1, _SETTING.match(self.lines[line - 1])
+        while above > 0 and self.lines[above - 1].endswith("\\"):
+            above -= 1
         # One comment may stand above all settings of a library. The comment behind a setting is for that one.
         while above > 0 and library is not None and (other := _SETTING.match(self.lines[above - 1])):
             if other[1] != library[1] or "# " in self.lines[above - 1].lstrip(" #"):
@@ -278,8 +297,7 @@ class BatchScript:
         while above > 0 and re.match(r"\s*#(?!SBATCH|!|\s*(export\s+)?\w+=)", self.lines[above - 1]):
             text = f"{self.lines[above - 1]}\n{text}"
             above -= 1
-        # `# NCCL` is a heading.
-        return len(re.findall(r"[A-Za-z]{2,}", text)) > 1 and not _OUTDATED.search(text)
+        return text
 
     @cached_property
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
@@ -312,6 +330,15 @@ class BatchScript:
         """Return the text of a file that `cat` writes from a here-document; None if the script writes no such file."""
         return self._trace[0].files.get(str(PurePath(path)))
 
+    def configuration(self, path: ExpandedText) -> ExpandedText | None:
+        """Return the text of a file that the script writes, or of one that exists. The latter stands at its path."""
+        text = self.file_written_to(path.text)
+        if text is None and self.site.read is not None and path.is_known:
+            content = self.site.read(path.text)
+            here = (Piece(0, Origin(path.line, path.column, exact=False)),)
+            text = ExpandedText(content, here) if content is not None else None
+        return text
+
     @cached_property
     def commands(self) -> list[TracedCommand]:
         """Every command, in order, including those in the code of a `bash -c`."""
@@ -326,6 +353,14 @@ class BatchScript:
         """Return the commands of the shell code that a launch line starts."""
         inside = [step for step in self.commands if launch.command.position in step.position.outward()]
         return [step for step in inside if step is not launch.command]
+
+    def launches_of(self, assignment: TracedAssignment) -> list[LaunchLine]:
+        """Return the launch lines whose shell code, or whose command line, makes an assignment."""
+        if assignment.position is None:
+            number = assignment.number - 1
+            return [launch for launch in self.launch_lines if self._numbers.get(id(launch.inner_command)) == number]
+        around = list(assignment.position.outward())
+        return [launch for launch in self.launch_lines if launch.command.position in around]
 
     def condition_lines(self, step: TracedCommand) -> list[str]:
         """Return the lines with the conditions of a command: of the `if` and `case` around it, and before its `&&`."""
@@ -395,6 +430,12 @@ class BatchScript:
         """Tell whether the script sets or unsets a variable."""
         return name in self.assigned or any(step.name == "unset" and name in step.texts for step in self.commands)
 
+    def tests_variable(self, name: str) -> bool:
+        """Tell whether the script tests if a variable is set, or has a default for it anywhere."""
+        bracket = rf"\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
+        test = rf"(\[|\btest\b)[^]\n]*-[zvn]\s*\"?(\$\{{?)?{name}\b|\$\{{{name}(\[[^\]]*\])?:?[-+?=]|{bracket}"
+        return re.search(test, self.code) is not None
+
     def resolve(self, text: str) -> str:
         """Replace variables by their values, if the script sets them once."""
 
@@ -416,8 +457,9 @@ class BatchScript:
 
     @cached_property
     def training(self) -> list[LaunchLine]:
-        """The launch lines that do the work of the job."""
-        return [launch for launch in self.launch_lines if launch.is_training]
+        """The launch lines that do the work of the job. Without a training, these are the programs of unknown name."""
+        training = [launch for launch in self.launch_lines if launch.is_training]
+        return training or [launch for launch in self.launch_lines if launch.is_other_work]
 
     @property
     def only_training(self) -> LaunchLine | None:
@@ -436,10 +478,25 @@ class BatchScript:
 
     @cached_property
     def code_lines(self) -> list[tuple[int, str]]:
-        """The lines with their numbers; comments are empty."""
+        """The lines with their numbers, without comments."""
         return [
-            (number, "" if line.lstrip().startswith("#") else line) for number, line in enumerate(self.lines, start=1)
+            (number, "" if line.lstrip().startswith("#") else line[: self.comments.get(number, len(line) + 1) - 1])
+            for number, line in enumerate(self.lines, start=1)
         ]
+
+    @cached_property
+    def command_lines(self) -> list[tuple[int, str]]:
+        """The lines of commands: those of code, but empty for messages and for here-documents that are no code."""
+        commands, data = {step.line for step in self.commands}, set[int]()
+        for step in self.commands:
+            document = [part for part in step.syntax.document or () if part.origin.exact]
+            if document:
+                last = document[-1].origin.line + document[-1].raw.count("\n")
+                span = range(document[0].origin.line, last + 1)
+                data.update(span if commands.isdisjoint(span[:-1]) else ())
+            if step.name in {"echo", "logger", "printf"} and step.position.chain_index == 0:
+                data.update(word.line for word in step.syntax.words)
+        return [(number, "" if number in data else line) for number, line in self.code_lines]
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
         """Tell whether the next command is an option, so that the line was meant to continue."""

@@ -176,6 +176,13 @@ class TracedAssignment(NamedTuple):
     position: BlockPosition | None = None
 
     @property
+    def is_for_one_command(self) -> bool:
+        """True if a command line sets the variable for its own program: `NAME=value program`."""
+        command = self.position.pipeline.commands[self.position.pipeline_index] if self.position is not None else None
+        words = isinstance(command, SimpleCommand) and command.words
+        return command is None or bool(words and program_of(command) not in DECLARING)
+
+    @property
     def is_conditional(self) -> bool:
         """True if the assignment is behind a `&&` or `||`, or in a branch."""
         return self.position is not None and self.position.is_conditional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import PurePath
@@ -20,6 +20,7 @@ from hpc_kit.check.programs import (
     REMOTE,
     SHELL_BUILTINS,
     WRAPPERS,
+    runs_forever,
 )
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import PLUGIN_OPTION
@@ -350,7 +351,7 @@ def _argparse(kind: str, words: Words, rest: Words) -> Split:
     while index < len(rest):
         word = rest[index]
         following = rest[index + 1] if index + 1 < len(rest) else None
-        if _may_be_several(word) and following is not None:
+        if may_be_several(word) and following is not None:
             may_hide_options = True
         elif not word.text.startswith("-"):
             break
@@ -367,7 +368,7 @@ def _argparse(kind: str, words: Words, rest: Words) -> Split:
                 index += 1
         index += 1
     program = rest[index:]
-    may_hide_options = may_hide_options or (bool(program) and _may_be_several(program[0]))
+    may_hide_options = may_hide_options or (bool(program) and may_be_several(program[0]))
     stage = LaunchStage(kind, tuple(words), options, may_hide_options, overridden=tuple(overridden))
     # The program is a file for the Python of the agent: show it as a Python command, as the agent starts it.
     if not program or "no-python" in options:
@@ -376,7 +377,7 @@ def _argparse(kind: str, words: Words, rest: Words) -> Split:
     return stage, [program[0]._replace(text="python"), *module, *program]
 
 
-def _may_be_several(word: ExpandedText) -> bool:
+def may_be_several(word: ExpandedText) -> bool:
     """Tell whether a word is an unknown variable that may contain options."""
     return word.is_unknown or bool(re.fullmatch(r"\$[@*]|\$\{(\w+\[)?[@*]\]?\}", word.text))
 
@@ -415,6 +416,9 @@ _SETUP_SUBCOMMANDS = frozenset({"add", "cache", "export", "install", "lock", "pi
 
 _SETTING_KEY = re.compile(r"[a-z]\w*([._][a-z]\w*)+")
 """A key of settings that some programs take as a word of its own: `out_dir VALUE`."""
+
+_CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
+"""Options without a value of programs that run on CPUs."""
 
 LOOPS = frozenset({"for", "while", "until", "select"})
 
@@ -480,6 +484,24 @@ class LaunchLine(NamedTuple):
             return word._replace(text="") if following is None or following.text.startswith("--") else following
         return None
 
+    def option_values(self) -> Iterator[tuple[str, ExpandedText]]:
+        """Yield each option of the program with the word of its value, `--NAME VALUE` or `--NAME=VALUE`."""
+        before = ""
+        for word in self.program.words:
+            name, equals, _ = word.text.partition("=")
+            option = name if equals else before
+            if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
+                yield option, word
+            before = word.text
+
+    @property
+    def on_cpus(self) -> bool:
+        """True if an option says that the program uses no GPU."""
+        device = self.argument("device", "accelerator", "backend", "device-type")
+        flags = {text.lstrip("-").replace("_", "-") for text in self.program.texts[1:] if text.startswith("-")}
+        flags |= self.agent.options.keys() if self.agent is not None else set()
+        return (device is not None and device.text == "cpu") or not flags.isdisjoint(_CPU_FLAGS)
+
     @property
     def has_default_count(self) -> bool:
         """True if a count may come from outside, so that only its default is known."""
@@ -518,6 +540,15 @@ class LaunchLine(NamedTuple):
         if program.kind == "program":
             return _TRAINING_NAME.search(program.name) is not None
         return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
+
+    @property
+    def is_other_work(self) -> bool:
+        """True if the line starts a program of the batch shell that is neither a training nor a helper."""
+        program, first = self.program, self.stages[0]
+        known = program.kind != "program" or program.name in HELPER_PROGRAMS or runs_forever(program.texts)
+        return (
+            not known and first.kind in {"wrapper", "program"} and re.fullmatch(r"[\w.+-]+", program.name) is not None
+        )
 
 
 def collect_launch_lines(

@@ -90,3 +90,34 @@ HELPER_PROGRAMS = frozenset({
     "whoami", "xargs", "zcat",
 })  # fmt: skip
 """Programs that prepare, look or clean up; a job is not run for their sake."""
+
+SERVERS = frozenset({
+    "code", "code-server", "jupyter", "jupyter-lab", "jupyter-notebook", "mlflow", "ollama", "tensorboard", "vllm",
+})  # fmt: skip
+SERVER_MODULES = re.compile(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
+"""Programs and modules that serve until something ends them."""
+
+_MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
+
+
+def runs_forever(texts: list[str]) -> bool:
+    """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
+    name, rest = texts[0].rpartition("/")[2], texts[1:]
+    if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
+        return bool(SERVER_MODULES.match(rest[1]))
+    if name in {"nvidia-smi", "rocm-smi"}:
+        # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.
+        loops = any(re.match(r"(-l\d*|-lms|--loop(-ms)?)(=|\Z)", text) for text in rest)
+        return loops or (bool({"dmon", "pmon"} & set(rest)) and "-c" not in rest)
+    if name == "ray":
+        return rest[:1] == ["start"] and "--block" in rest
+    if name == "tail":
+        return any(re.fullmatch(r"-\w*[fF]|--follow.*", text) for text in rest) and "--pid" not in " ".join(rest)
+    if name == "sleep":
+        return rest[:1] in (["infinity"], ["inf"])
+    if name in {"jupyter", "vllm", "ollama", "mlflow", "code"}:
+        return rest[:1] in (["lab"], ["notebook"], ["serve"], ["server"], ["ui"], ["tunnel"])
+    if name in {"vmstat", "iostat", "dstat"}:
+        return bool(rest) and sum(text.isdigit() for text in rest) == 1
+    brief = any(re.match(r"-n|--(version|help)\b|-[hV]\Z", text) for text in rest) and name != "watch"
+    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"} and not brief

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 FORMATS = ("text", "json", "sarif", "github")
 _WIDTH = 150
 """Maximum number of letters of a printed line of a script."""
+_MOST_BYTES = 100_000
+"""Size of the largest configuration beside a script that is read."""
 _SEVERAL = "several scripts; name one to run it"
 
 
@@ -82,20 +84,24 @@ def command(
         if fix or show_diff:
             report = _apply_fixes(report, text, file, write=fix, form=form, request=request)
         reports.append(report)
+    _print_reports(reports, form)
+    return int(any(strict or finding.severity == "error" for report in reports for finding in report.findings))
+
+
+def _print_reports(reports: list[CheckReport], form: str) -> None:
     if form == "text":
         echo("\n".join(map(_format_report, reports)))
+        return
+    from hpc_kit.check import report_formats
+
+    if form == "sarif":
+        from hpc_kit import __version__
+
+        echo(report_formats.format_sarif(reports, __version__))
+    elif form == "github":
+        echo(report_formats.format_github(reports), nl=any(report.findings for report in reports))
     else:
-        from hpc_kit.check import report_formats
-
-        if form == "sarif":
-            from hpc_kit import __version__
-
-            echo(report_formats.format_sarif(reports, __version__))
-        elif form == "github":
-            echo(report_formats.format_github(reports), nl=any(report.findings for report in reports))
-        else:
-            echo(report_formats.format_json(reports))
-    return int(any(strict or finding.severity == "error" for report in reports for finding in report.findings))
+        echo(report_formats.format_json(reports))
 
 
 def _apply_fixes(
@@ -180,6 +186,17 @@ def _local_version() -> SlurmVersion | None:
     return slurm_version_of(None, os.environ)
 
 
+def _read_beside(folder: Path, name: str) -> str | None:
+    """Return the text of a configuration that a script names: in the current folder, or in that of the script."""
+    for path in (Path(name), folder / name):
+        try:
+            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                return path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            continue
+    return None
+
+
 def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, alone: bool) -> CheckReport:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import BatchScript, Site
@@ -194,7 +211,8 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
     version = slurm_version_of(cluster, os.environ) if cluster is not None else _local_version()
     # submit creates the log folder of a job. A foreign script is submitted here only if there is an sbatch.
     submits_here = not job and find_command("sbatch", os.environ) is not None
-    script = BatchScript(text, name, Site(os.path.exists if submits_here else None, version, cluster))
+    exists, read = os.path.exists if submits_here else None, partial(_read_beside, Path(name).parent)
+    script = BatchScript(text, name, Site(exists, version, cluster, None if job else read))
     found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:

@@ -279,7 +279,9 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
     if precision == "fp8" and not machine.gpu.flops8:
         raise SpecError(f"precision is fp8, which {machine.gpu.name} has not")
     # fp16 gradients are kept as they are; NeMo reduces in bf16, all others in fp32.
-    usual_grad_dtype = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
+    usual_grad_dtype = "bf16" if framework == "nemo" else "fp32"
+    if precision == "fp16":
+        usual_grad_dtype = "fp16"
     layout = TrainingLayout(
         model=_parse_row_model(cells, framework, tp),
         machine=machine,
@@ -323,7 +325,8 @@ def unusual_properties(layout: TrainingLayout) -> list[str]:
     found = [f"{missing}, as far as is known" for missing in [unsupported_reason(layout)] if missing]
     # torch means any framework. With one data-parallel rank, the ZeRO stage has no effect.
     if layout.framework != "torch" and layout.dp * layout.cp > 1 and layout.zero_stage not in zero_stages(layout):
-        beside = " in a pipeline" if layout.pp > 1 else f" with tp {layout.tp}" if layout.tp > 1 else ""
+        beside = f" with tp {layout.tp}" if layout.tp > 1 else ""
+        beside = " in a pipeline" if layout.pp > 1 else beside
         found.append(f"{layout.framework} has no ZeRO-{layout.zero_stage}{beside}, as far as is known")
     if layout.pp > 1 and layout.virtual_stages > 1 and not FRAMEWORKS[layout.framework].interleaved:
         found.append(f"{layout.framework} has no interleaved schedule, as far as is known")

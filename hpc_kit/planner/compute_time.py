@@ -54,7 +54,9 @@ def matmul_seconds(
     # The inputs have 8 or 16 bits, the output always 16.
     size = 1 if eight_bit else 2
     moved = fitted.traffic * (size * (m * k + k * n) + 2 * m * n)
-    cast = fitted.cast8 * (fitted.rowwise if layout.rowwise else 1.0) * (m * k + k * n) if eight_bit else 0.0
+    cast = 0.0
+    if eight_bit:
+        cast = fitted.cast8 * (fitted.rowwise if layout.rowwise else 1.0) * (m * k + k * n)
     # Operations and memory traffic overlap: the larger one counts, and both if they are similar.
     return math.hypot(2 * m * n * k / peak * idle, moved / gpu.bandwidth) + cast / gpu.bandwidth
 

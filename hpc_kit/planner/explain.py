@@ -40,10 +40,8 @@ def explain_terms(plan: Plan, fitted: Constants) -> list[tuple[str, str, str]]:
 def time_terms(layout: TrainingLayout, fitted: Constants) -> dict[str, str]:
     """Return the formula of each term of the time."""
     m = layout.micro_batches
-    tensor, data = (
-        _bandwidth_text(layout, fitted, layout.tensor_group),
-        _bandwidth_text(layout, fitted, layout.data_group),
-    )
+    tensor = _bandwidth_text(layout, fitted, layout.tensor_group)
+    data = _bandwidth_text(layout, fitted, layout.data_group)
     gathered = "two gathers and a reduction of each layer and micro-batch"
     if layout.pp > 1:
         gathered = "a gather and a reduction of each layer, once a step"
@@ -241,6 +239,9 @@ def single_gpu_years(plan: Plan, fitted: Constants, tokens: float) -> str:
 
 CHECKPOINT_BYTES = 14
 """Bytes per parameter of a checkpoint: 16-bit weights, fp32 weights, two moments."""
+LAYOUT_VALUES = (
+    "dp", "tp", "pp", "cp", "virtual_stages", "zero_stage", "micro_batch", "micro_batches", "recompute"
+)  # fmt: skip
 MEMORY_TERMS = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers", "ahead")
 
 
@@ -263,15 +264,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain values: seconds, GiB, shares of 1."""
     layout, time = plan.layout, plan.time
     return {
-        "dp": layout.dp,
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "cp": layout.cp,
-        "virtual_stages": layout.virtual_stages,
-        "zero_stage": layout.zero_stage,
-        "micro_batch": layout.micro_batch,
-        "micro_batches": layout.micro_batches,
-        "recompute": layout.recompute,
+        **{name: getattr(layout, name) for name in LAYOUT_VALUES},
         "step_time_s": time.total,
         "tokens_per_s_per_gpu": plan.tokens_per_second,
         "mfu": plan.utilisation,

@@ -134,9 +134,11 @@ def match_gpu(name: str, *, allow_similar: bool = False) -> tuple[Gpu, str]:
         known = "-".join(parts)
         same_size = [each for each in table if size and each.startswith(f"{known}-") and each.endswith(f"-{size}")]
         if row := same_size[0] if same_size else _row_name(known, exact=allow_similar):
-            other_size = {} if same_size or not size else {"memory": float(size[:-1]) * VISIBLE_SHARE}
-            note = f"gpu '{name}' as {row}" + "".join(f" with {gib:.1f} GiB" for gib in other_size.values())
-            return _make_gpu(row, table[row] | other_size), note + f", ignoring '{'-'.join(ignored)}'" * bool(ignored)
+            values, note = table[row], f"gpu '{name}' as {row}"
+            if size and not same_size:
+                values = {**values, "memory": float(size[:-1]) * VISIBLE_SHARE}
+                note += f" with {values['memory']:.1f} GiB"
+            return _make_gpu(row, values), f"{note}, ignoring '{'-'.join(ignored)}'" if ignored else note
         ignored.insert(0, parts.pop())
     raise unknown_name_error(
         "GPU",

@@ -148,7 +148,9 @@ def stage_memory(layout: TrainingLayout, fitted: Constants, stage: PipelineStage
     if layout.zero_stage == 3 and layout.pp > 1:
         # A pipeline uses them for every micro-batch, so parameters and gradients stay gathered for the whole step.
         unsharded = (2.0 + layout.grad_bytes) * owned
-    on_gpu = 0.0 if layout.offload else owned / (shards if layout.zero_stage == 3 else 1)
+    on_gpu = owned / (shards if layout.zero_stage == 3 else 1)
+    if layout.offload:
+        on_gpu = 0.0
     found = Memory(
         parameters,
         gradients,

@@ -85,11 +85,11 @@ class Transformer(Struct, frozen=True, kw_only=True):
         return max(self.layer_parameters, self.vocab * self.hidden)
 
     def attention_flops(self, seq_len: int) -> float:
-        """Operations of a layer's attention core for one token, forward: QK^T and PV in full, 4 a d s."""
+        """Return the operations of a layer's attention core for one token, forward: QK^T and PV in full, 4 a d s."""
         return 4.0 * self.heads * self.head_dim * seq_len
 
     def flops(self, tokens: float, seq_len: int, recompute: str = "none") -> float:
-        """Operations of forward and backward over `tokens` tokens; attention in full, not causal.
+        """Return the operations of forward and backward over `tokens` tokens; attention in full, not causal.
 
         `none` gives the model's operations, 72 B L s h^2 (1 + s/(6h) + V/(12 L h)) for a GPT (arXiv 2104.04473);
         `selective` counts the attention core twice, as arXiv 2205.05198 does; `full` adds every layer's forward pass.

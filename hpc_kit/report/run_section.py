@@ -43,10 +43,11 @@ def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Sectio
         prefix: Prefix of every id in the page.
     """
     outcome = read_outcome(run, status)
+    failure = outcome.failure
     record = _read_record(run.array_folder / RECORD)
     curves = read_training_curves(run.folder, run.rank_log(0))
     # A single point is not a curve; the tables contain its value.
-    plots = [plot for plot in PLOTS if any(len(curve.points) > 1 for curve in plot_curves(curves, plot))]
+    plots = [plot for plot in PLOTS if max((len(curve.points) for curve in plot_curves(curves, plot)), default=0) > 1]
     pictures, notes = draw_pictures(curves, plots, prefix)
     return Section(
         name=f"{run.name} {run.job_id}",
@@ -54,7 +55,7 @@ def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Sectio
         source=str(run.folder),
         headline=f"{outcome.state}: {outcome.sentence}",
         failed=bool(outcome.exit_status),
-        failure=_failure_text(outcome),
+        failure=failure and ReportText("The failure", f"{failure.headline}\n{failure.text}\n{failure.fix}"),
         facts=_run_facts(run.folder, record, outcome, status),
         pictures=pictures,
         tables=[table for table in _run_tables(record, outcome) if table.rows],
@@ -108,7 +109,7 @@ def _run_facts(
         "Nodes": (status.nodelist if status else "") or _nested_value(record, "end", "nodes"),
         "Attempts": _describe_attempts(run),
         "Submitted from": record.get("host"),
-        "Code": f"{commit}{', with changes' * bool(dirty)}" if commit else None,
+        "Code": f"{commit}, with changes" if commit and dirty else commit,
         "Python, torch, hpc_kit": ", ".join(filter(None, (_nested_value(record, *names) for names in versions))),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
@@ -122,25 +123,15 @@ def _typed_command(words: list[str]) -> str:
 
 
 def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable]:
-    def table(caption: str, heads: list[str], values: Any) -> ReportTable:
+    tables = []
+    for caption, name, values in (
+        ("What the training says of itself", "what", outcome.summary),
+        ("Environment", "variable", _nested_value(record, "environment")),
+    ):
         pairs = values.items() if isinstance(values, dict) else ()
-        return ReportTable(caption, heads, [[str(name), _format_value(value)] for name, value in pairs], left=2)
-
-    return [
-        table("What the training says of itself", ["what", "value"], outcome.summary),
-        table("Environment", ["variable", "value"], _nested_value(record, "environment")),
-    ]
-
-
-def _format_value(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _failure_text(outcome: Outcome) -> ReportText | None:
-    failure = outcome.failure
-    if failure is None:
-        return None
-    return ReportText("The failure", f"{failure.headline}\n{failure.text}\n{failure.fix}")
+        rows = [[str(key), f"{value:.6g}" if isinstance(value, float) else str(value)] for key, value in pairs]
+        tables.append(ReportTable(caption, [name, "value"], rows, left=2))
+    return tables
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:

@@ -150,6 +150,16 @@ def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], 
     return waits, hosts
 
 
+def read_hosts(folder: Path) -> dict[int, str]:
+    """Return the hosts of the ranks of a run folder, from the notes of all nodes."""
+    hosts: dict[int, str] = {}
+    for path in folder.glob(progress_file("*")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            note = json.loads(path.read_bytes())
+            hosts.update((int(rank), str(note["host"])) for rank in [note["rank"], *note.get("waits", {})])
+    return hosts
+
+
 def find_slowest(waits: dict[int, float], hosts: dict[int, str]) -> SlowestRanks | None:
     """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap."""
     order = sorted(waits, key=lambda rank: waits[rank])

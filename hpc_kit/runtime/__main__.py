@@ -10,13 +10,15 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
+from hpc_kit.run_files import FIRST_FAILURE, LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
+from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.torch_environment import set_variables, torch_variables
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
@@ -73,6 +75,7 @@ def main(words: list[str]) -> None:
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
+        _forget_recovered_failure(world)
         _run_as_rank(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         code = first_failure.exit_code(error)
@@ -201,6 +204,15 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
+            _note_separate_ranks(world)
+
+
+def _note_separate_ranks(world: World) -> None:
+    """Print a note if the ranks have met and created no process group. Those of MPI and Horovod need none."""
+    uses_torch = "torch" in sys.modules and sys.modules.keys().isdisjoint({"mpi4py", "horovod"})
+    if world.is_main and world.world_size > 1 and uses_torch and not backend.has_created_group():
+        ranks = f"each of the {world.world_size} ranks"
+        sys.stderr.write(f"hpc-kit: note: no process group was created, without which {ranks} trains by itself\n")
 
 
 def _run_program(command: program.ProgramCommand) -> None:
@@ -210,6 +222,7 @@ def _run_program(command: program.ProgramCommand) -> None:
         if first_failure.exit_code(stop):
             raise
     if "torch.distributed" in sys.modules:
+        shutdown.wait_for_program_threads()
         shutdown.destroy_process_group()
         shutdown.wait_for_gloo_threads()  # the program may have destroyed the group itself
 
@@ -224,6 +237,14 @@ def _write_own_log(world: World) -> None:
         stream.flush()
         os.dup2(log, stream.fileno())
     os.close(log)
+
+
+def _forget_recovered_failure(world: World) -> None:
+    """Remove the record of a failure after which torchrun has started all workers again (--max-restarts)."""
+    run, restarts = os.environ.get(RUN_VARIABLE), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if run and world.is_main and world.launcher == "torchrun" and restarts != "0":
+        with suppress(OSError):
+            Path(run, FIRST_FAILURE).unlink()
 
 
 def _print_error(error: BaseException) -> None:

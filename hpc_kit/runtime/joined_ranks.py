@@ -134,7 +134,6 @@ def print_warnings(world: World) -> None:
             sys.stderr.write(f"hpc-kit: warning: {warning}\n")
             if warning.endswith(MISSING_SRUN):
                 sys.stderr.write(f"  do     {_prepend_srun(sys.orig_argv)}\n")
-        sys.stderr.flush()
 
 
 def _prepend_srun(argv: list[str]) -> str:

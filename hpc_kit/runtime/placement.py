@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.meeting import wait_until
-from hpc_kit.runtime.rendezvous.node_comparison import list_some
+from hpc_kit.runtime.rendezvous.node_comparison import find_differences, list_some
 from hpc_kit.runtime.variables import cpus_per_task
 from hpc_kit.slurm import nodelist
 
@@ -268,14 +268,8 @@ def placement_warnings(placements: Sequence[Placement], environ: Mapping[str, st
     if bound:
         ranks = list_some(place.rank for place in bound)
         lines.append(_describe_one_cpu(f"ranks {ranks}" if len(bound) > 1 else f"rank {ranks}"))
-    for name in _COMPARED[:3]:
-        values: dict[str, list[str]] = defaultdict(list)
-        for place in placements:
-            if place.host not in values[str(getattr(place, name))]:
-                values[str(getattr(place, name))].append(place.host)
-        if len(values) > 1:
-            listing = "; ".join(f"{value} on {', '.join(hosts[:_MAX_LISTED])}" for value, hosts in values.items())
-            lines.append(f"the nodes differ in {name}: {listing}")
+    versions = [(place.host, {name: str(getattr(place, name)) for name in _COMPARED[:3]}) for place in placements]
+    lines += [f"the nodes differ in {difference}" for difference in find_differences(versions)]
     return lines
 
 

@@ -134,7 +134,8 @@ def progress(step: int, *, total: int | None = None, **numbers: float) -> None:
         numbers: More figures for `hpc-kit watch`, such as `loss` and `tokens_per_second`.
     """
     if os.getpid() == _progress.pid:
-        _progress.note(step, total, numbers)
+        # Programs also count with NumPy or with tensors, whose numbers JSON does not take.
+        _progress.note(int(step), None if total is None else int(total), numbers)
 
 
 @contextmanager

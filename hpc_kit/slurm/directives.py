@@ -21,7 +21,7 @@ _HET_MARKS = (["hetjob"], ["packjob"])
 
 
 def is_het_mark(text: str) -> bool:
-    """Tell whether a directive, `#SBATCH hetjob`, begins the next component of a heterogeneous job."""
+    """Return whether a directive, `#SBATCH hetjob`, begins the next component of a heterogeneous job."""
     return text[len(MARK) :].split()[:1] in _HET_MARKS
 
 
@@ -235,21 +235,29 @@ def suggest_fix(error: DirectiveError, command: str = "sbatch") -> SuggestedFix:
 
 def _check_readable(script: str) -> None:
     """Refuse a script that sbatch does not read at all."""
-    remedy = "begin the first line with #!/bin/bash"
+    remedy, place = "begin the first line with #!/bin/bash", []
     if not script.strip():
-        message = "Batch script contains only whitespace!" if script else "Batch script is empty!"
-        raise DirectiveError("the batch script is empty", found=f"sbatch: error: {message}", remedy=remedy)
-    if not script.startswith("#!"):
-        found = f"{script.splitlines()[0]!r}\nsbatch: error: This does not look like a batch script."
-        raise DirectiveError("the batch script names no interpreter", found=found, remedy=remedy)
-    for bad, what, message, remedy in (
-        ("\r\n", "DOS line breaks", "Batch script contains DOS line breaks (\\r\\n)", "run dos2unix on the script"),
-        ("\0", "a NUL byte", "contain a NULL character '\\0'.", "remove the NUL byte"),
-    ):
-        if bad in script:
-            line = script[: script.index(bad)].count("\n") + 1
-            found = f"line {line}\nsbatch: error: {message}"
-            raise DirectiveError(f"the batch script contains {what}", found=found, remedy=remedy)
+        what, message = "is empty", f"Batch script {'contains only whitespace' if script else 'is empty'}!"
+    elif not script.startswith("#!"):
+        what, message, place = "names no interpreter", _NO_INTERPRETER, [repr(script.partition("\n")[0])]
+    elif (breaks := script.find("\r\n")) >= 0:
+        what, message, place = "contains DOS line breaks", _DOS_BREAKS, [f"line {script.count(chr(10), 0, breaks) + 1}"]
+        remedy = "run dos2unix on the script"
+    elif (nul := script.find("\0")) >= 0:
+        what, message, place = "contains a NUL byte", _NUL_BYTE, [f"line {script.count(chr(10), 0, nul) + 1}"]
+        remedy = "remove the NUL byte"
+    else:
+        return
+    found = "\n".join([*place, *(f"sbatch: error: {line}" for line in message.split("\n"))])
+    raise DirectiveError(f"the batch script {what}", found=found, remedy=remedy)
+
+
+_NO_INTERPRETER = (
+    "This does not look like a batch script.  The first\n"
+    "line must start with #! followed by the path to an interpreter.\nFor instance: #!/bin/sh"
+)
+_DOS_BREAKS = "Batch script contains DOS line breaks (\\r\\n)\ninstead of expected UNIX line breaks (\\n)."
+_NUL_BYTE = "The Slurm controller does not allow scripts that\ncontain a NULL character '\\0'."
 
 
 def _scan(lines: Sequence[str]) -> Directives:

@@ -58,8 +58,10 @@ def _ask_for_folder(settings: str, queue: str, environ: Mapping[str, str]) -> st
     # Without `site`, an interpreter starts in half the time; PYTHONPATH then names the folder of both packages.
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
     argv = [sys.executable, "-S", "-P", "-m", "pocketslurm", "path", "--settings", "-"]
+    if queue:
+        argv += ["--queue", queue]
     done = subprocess.run(
-        argv + ["--queue", queue] * bool(queue),
+        argv,
         input=settings,
         capture_output=True,
         env={**environ, "PYTHONPATH": root},

@@ -46,9 +46,14 @@ class ParsedOptions(NamedTuple):
         """Return every value of an option, in order."""
         return [each.value or "" for each in self.given if each.option.name == name]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The long names of the options."""
+        return frozenset(each.option.name for each in self.given)
+
     def has(self, name: str) -> bool:
         """Return whether the command line contains the option."""
-        return any(each.option.name == name for each in self.given)
+        return name in self.names
 
 
 class GetoptError(DirectiveError):

@@ -36,14 +36,14 @@ class _Range(NamedTuple):
     width: int
 
     def names(self) -> list[str]:
-        """Every number, as it is written."""
+        """Return every number as Slurm writes it."""
         if self.width == 1:
             return [str(number) for number in range(self.low, self.high + 1)]
         return [f"{number:0{self.width}d}" for number in range(self.low, self.high + 1)]
 
 
 def expand(text: str) -> list[str]:
-    """Every host of a node list, in order: `n[1-2],m` is n1, n2, m; an empty list has none.
+    """Return every host of a node list, in order: `n[1-2],m` is n1, n2, m; an empty list has none.
 
     Raises:
         HostlistError: The list is malformed; `position` points at the character.
@@ -70,12 +70,12 @@ def expand(text: str) -> list[str]:
 
 
 def fold(hosts: Iterable[str]) -> str:
-    """The shortest list that Slurm writes for these hosts without changing their order.
+    """Return the shortest list that Slurm writes for these hosts without changing their order.
 
     Only neighbours are folded, and only their last number: n1, n3, n2 is `n[1,3,2]`. Sort first for a shorter list.
 
     Raises:
-        HostlistError: A name is empty or holds a comma, bracket or space.
+        HostlistError: A name is empty or contains a comma, bracket or space.
     """
     folded: list[str] = []
     for prefix, group in groupby(map(_split_number, hosts), key=lambda pair: (pair[0], bool(pair[1]))):

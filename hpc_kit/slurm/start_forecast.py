@@ -129,12 +129,12 @@ def describe_remaining_time(status: JobStatus) -> str:
 
 def format_duration(seconds: int) -> str:
     """Format a duration in its two largest units: `2 d 3 h`, `3 h 10 min`, `9 min 5 s`, `45 s`."""
+    seconds = max(0, seconds)
+    units = {"d": seconds // 86400, "h": seconds // 3600 % 24, "min": seconds // 60 % 60}
     if seconds < 600:
-        minutes, rest = divmod(max(0, seconds), 60)
-        return " ".join([f"{minutes} min"] * bool(minutes) + [f"{rest} s"] * bool(rest or not minutes))
-    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
-    named = [f"{days} d"] * bool(days) + [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes)
-    return " ".join(named[:2])
+        units["s"] = seconds % 60
+    named = [f"{number} {unit}" for unit, number in units.items() if number]
+    return " ".join(named[:2]) or "0 s"
 
 
 def format_start(moment: dt.datetime, now: dt.datetime) -> str:

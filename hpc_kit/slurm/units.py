@@ -84,5 +84,5 @@ def format_count(number: int, noun: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether a text is a number without a sign, of at most 18 digits of ASCII."""
+    """Return whether a text is a number without a sign, of at most 18 ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) <= 18

@@ -374,7 +374,7 @@ def _gpus_by_node(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
         return resources, ()
     text = option_values.multiply_gpus(str(each), per_node)
     note = f"using --gpus-per-node={text} for --gpus-per-task={each}, so that every rank sees all GPUs of its node"
-    return structs.replace(resources, gpus_per_task=None, gpus_per_node=text), (note,)
+    return structs.replace(resources, gpus_per_task=None, gpus_per_node=text), (note,) if per_node > 1 else ()
 
 
 def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:

@@ -53,7 +53,10 @@ SHAPES = re.compile(
 )
 """Tokens that their form gives away."""
 
-_PLACEHOLDER = r"(?i)your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|^(none|null|true|false)$"
+_PLACEHOLDER = (
+    r"(?i)your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|dummy|no-key|not-needed|unused|token-abc123"
+    r"|^(none|null|true|false|empty|fake|local|ollama|vllm)$"
+)
 _URL_LOGIN = r"(?i)(?P<head>\b[a-z][a-z0-9+.-]{0,30}://[^\s/@:'\"]*:)(?P<secret>[^\s/@'\"$]+)(?=@)"
 _ASSIGNED = r"(?i)(?P<head>(?<![\w-])(?P<name>[\w-]+)[\"']?\s*[=:]\s*[\"'])(?P<secret>[^\"'\s${}]{8,})(?=[\"'])"
 

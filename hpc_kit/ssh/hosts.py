@@ -62,7 +62,9 @@ class LaunchHost(NamedTuple):
     def copy_id_arguments(self) -> str:
         """The host on the command line of ssh-copy-id, which accepts no URI."""
         user, host, port = Address.parse(self.name)
-        return f"-p {port} {user + '@' if user else ''}{host}" if port else self.name
+        if port is None:
+            return self.name
+        return f"-p {port} {user}@{host}" if user else f"-p {port} {host}"
 
     @property
     def hosts_argument(self) -> str:
@@ -89,7 +91,7 @@ def read_hosts(words: str | None, hostfile: Path | None) -> tuple[LaunchHost, ..
     if (words is None) == (hostfile is None):
         found = "both are given" if words is not None else "neither is given"
         raise SpecError("a launch needs --hosts or --hostfile", found=found, remedy="--hosts a,b,c")
-    hosts = tuple(_parse_list(words) if words is not None else _read_file(hostfile) if hostfile else ())
+    hosts = tuple(_read_file(hostfile) if hostfile is not None else _parse_list(words or ""))
     if not hosts:
         raise SpecError("the list of hosts is empty", found=str(hostfile or "--hosts"), remedy=_FORMS)
     _check_consistency(hosts)
@@ -136,7 +138,8 @@ def _parse_hosts(word: str, place: str) -> Iterable[LaunchHost]:
             raise SpecError(
                 f"{word!r} is not a host", found=f"{place}: port {port}", remedy=f"use a port from 1 to {_LAST_PORT}"
             )
-        host = f"[{host}]:{port}" if port and ":" in host else f"{host}:{port}" if port else host
+        if port:
+            host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return [LaunchHost((match["user"] or "") + host, slots)]
     try:
         names = nodelist.expand(match["names"])

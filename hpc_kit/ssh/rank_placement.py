@@ -156,7 +156,7 @@ def render_shell_script(
         root,
         standalone=standalone,
         hosts=hosts,
-        host_arguments="" if hosts or resolved.nodes == 1 else " HOST" * resolved.nodes,
+        host_arguments=" HOST" * resolved.nodes if resolved.nodes > 1 and not hosts else "",
         uneven=uneven,
         ranks=ranks[0],
         ranks_on=ranks,

@@ -51,7 +51,7 @@ if TYPE_CHECKING or find_spec("hpc_kit"):
     from hpc_kit.runtime.crash_watcher import record_crash_of as record_failure_of
     from hpc_kit.runtime.restart.all_ranks import explain_timeouts, gather, require_equal
     from hpc_kit.runtime.restart.stop_signal import TrainingStopped
-    from hpc_kit.runtime.step_timer import StepTimer, StepTimes
+    from hpc_kit.runtime.step_timer import StepTimer
     from hpc_kit.runtime.training_report import report_training, summarize_training
 else:  # torch alone: no measurements, no restart, and rank 0 saves the parameters in one file
 
@@ -63,8 +63,7 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
     def distributed(timeout=None):
         local, is_cuda = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
         device = torch.device("cuda", local) if is_cuda else torch.device("cpu")
-        if is_cuda:
-            torch.cuda.set_device(device)  # NCCL sends the objects of a collective from the current GPU
+        torch.cuda.set_device(device if is_cuda else -1)  # NCCL sends objects from the current GPU; -1 does nothing
         backend = os.environ.get("HPC_KIT_BACKEND") or ("nccl" if is_cuda else "gloo")
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         limit = timedelta(seconds=timeout or float(os.environ.get("HPC_KIT_TIMEOUT", "1800")))
@@ -101,8 +100,7 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
                 torch.save({name: part[name] for part in parts for name in part}, f"{self.folder}.pt")
 
     class StepTimer:
-        __init__ = begin_step = end_loading = end_backward = end_step = lambda *_, **__: None
-        times, collect = None, lambda *_: ""
+        __init__ = begin_step = end_loading = end_backward = end_step = collect = lambda *_, **__: None
 
     JobFailed, explain_timeouts, record_failure_of = SpecError, nullcontext, nullcontext
     require_equal = report_training = summarize_training = progress = lambda *_, **__: ""
@@ -235,12 +233,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """Validation loss before and after the training, the loss of each step, and the bytes that this rank keeps."""
+    """Validation loss before and after the training, the loss of each step, and what this rank measured and keeps."""
 
     before: float
     after: float
     losses: Sequence[float]
-    times: StepTimes
+    timer: StepTimer
     kept: Mapping[str, int]
 
 
@@ -364,7 +362,7 @@ class Training:
                     number, partial(self._require_finite, self.norm, "norm of the gradients in", done)
                 ):
                     raise TrainingStopped.at_step(done, options.steps, self.checkpointer.latest)
-        self.result = Result(before, after, self.losses, self.timer.times, self.kept)
+        self.result = Result(before, after, self.losses, self.timer, self.kept)
 
     def _order_buckets(self) -> None:
         """Run a backward pass and discard its gradients.
@@ -465,7 +463,7 @@ class Training:
         self.losses += losses
         progress(done - 1, total=self.options.steps, loss=losses[-1])
         speed = self.timer.collect(self.options.global_batch * self.options.sequence)
-        self.report(f"step {done}/{self.options.steps}   loss {losses[-1]:.2f}{speed}")
+        self.report(f"step {done}/{self.options.steps}   loss {losses[-1]:.2f}{speed or ''}")
 
     def _conclude(self, result: Result) -> None:
         """Print the run in a few lines, and write summary.json and steps.json; a collective."""

@@ -174,6 +174,7 @@ def _configure(directory: Path, text: str, environ: Mapping[str, str]) -> None:
     before = path.read_text() if path.exists() else None
     if before == text:
         return
+    # The nodes of active jobs may be missing in other settings.
     if before is not None and (active := _active_job_ids(directory, environ)):
         raise StateError(
             "the embedded Slurm here has other settings, and jobs that are not over",

@@ -8,7 +8,7 @@ import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.datetimes import error_position, parse_datetime
+from hpc_kit.slurm.datetimes import parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import parse_state_filter
@@ -53,7 +53,7 @@ OPTIONS = Table(
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     options = _options(argv)
     if OPTIONS.print_help("sacct", options):
         return 0
@@ -205,7 +205,7 @@ class JobFilter:
         columns = {"partition": "partition", "name": "name", "accounts": "account", "qos": "qos"}
         self._has_columns = column_filter(options, columns)
         self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
-        # Root sees the jobs of all users.
+        # Root sees the jobs of all users, others see their own jobs.
         if "user" not in options and "uid" not in options and os.getuid():
             self._users = {str(os.getuid())}
         if unknown := sorted(word for word in self._users if not user_exists(word)):
@@ -245,7 +245,7 @@ def _instant(text: str | None, default: float) -> float:
         # Slurm counts in seconds if the unit is missing.
         return parse_datetime(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
     except HpcKitError:
-        raise PlainError(f"Invalid time specification (pos={error_position(text)}): {text}") from None
+        raise PlainError(f"Invalid time specification (pos=0): {text}") from None
 
 
 def _midnight() -> float:

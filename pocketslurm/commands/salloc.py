@@ -9,16 +9,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.components import component_options, split_components
-from hpc_kit.slurm.errors import DirectiveError
-from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
+from hpc_kit.slurm.getopt import SALLOC, GetoptError, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from pocketslurm import processes
-from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, check_options, options_help
+from pocketslurm.errors import CommandError
+from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, check_options, option_error, print_help
 from pocketslurm.queue import submission
 from pocketslurm.queue.job_environment import salloc_environ
 from pocketslurm.queue.state import StateDirectory
-from pocketslurm.settings import SLURM_VERSION, load_settings
+from pocketslurm.settings import load_settings
 from pocketslurm.steps import allocation
 
 if TYPE_CHECKING:
@@ -48,14 +47,10 @@ _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "R
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     parts, command = _parse(argv, strict=load_settings(environ).strict)
-    if any(part.has("version") or part.has("help") or part.has("usage") for part in parts):
-        print(
-            f"slurm {SLURM_VERSION}"
-            if parts[0].has("version")
-            else options_help("salloc [OPTIONS...] [command [args...]]", SUPPORT, SALLOC)
-        )
+    names = {name for part in parts for name in part.names}
+    if print_help(names, "salloc [OPTIONS...] [command [args...]]", SUPPORT, SALLOC):
         return 0
     if len(parts) > 1:
         raise CommandError("error: the embedded Slurm allocates heterogeneous jobs by sbatch only")
@@ -79,9 +74,8 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
         parts, command = split_components(argv, "salloc")
-    except DirectiveError as error:
-        line = (error.found or error.what).splitlines()[-1].removeprefix("salloc: ")
-        raise UsageError(line, status=BAD_OPTION) from None
+    except GetoptError as error:
+        raise option_error(error.message) from None
     for part in parts:
         check_options(part.given, strict=strict, later=())
     return parts, list(command)

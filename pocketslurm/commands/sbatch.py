@@ -11,35 +11,31 @@ from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
 from hpc_kit.slurm.components import component_options, split_components
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.errors import DirectiveError
-from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
+from hpc_kit.slurm.getopt import SBATCH, GetoptError, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import SBATCH_SUPPORT, check_options, options_help, plugin_hint
+from pocketslurm.option_support import SBATCH_SUPPORT, check_options, option_error, print_help
 from pocketslurm.queue import controller_start, job_size, nodes, submission
 from pocketslurm.queue.scheduler import expected_start
 from pocketslurm.queue.state import StateDirectory
-from pocketslurm.settings import SLURM_VERSION, load_settings
+from pocketslurm.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# The controller, not sbatch, looks at these; or they are worked out with the size of the job.
+# The controller checks these options, not sbatch, or they are checked with the size of the job.
 _LATER = frozenset({"array", "dependency", "hostlist"})
 _WAIT_SECONDS = 0.25
 _PACKJOB = 'sbatch: Warning: the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     strict = load_settings(environ).strict
     parts, words = _parse(argv, strict=strict)
     parsed = ParsedOptions(tuple(each for part in parts for each in part.given))
-    if parsed.has("version"):
-        print(f"slurm {SLURM_VERSION}")
-        return 0
-    if parsed.has("help") or parsed.has("usage"):
-        print(options_help("sbatch [OPTIONS...] [script [args...]]", SBATCH_SUPPORT, SBATCH))
+    if print_help(parsed.names, "sbatch [OPTIONS...] [script [args...]]", SBATCH_SUPPORT, SBATCH):
         return 0
     script, command = read_script(parsed, words, environ)
     name = words[0] if words else "stdin"
@@ -89,21 +85,21 @@ def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str])
 def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
         parts, words = split_components(argv, "sbatch")
-    except DirectiveError as error:
-        raise _usage_error(error) from None
+    except GetoptError as error:
+        raise option_error(error.message) from None
     for parsed in parts:
         _check(parsed, strict=strict)
     return parts, words
 
 
-def _usage_error(error: DirectiveError, script: str = "") -> CommandError:
-    """Return the error with Slurm's message and exit status."""
-    line = (error.found or error.what).splitlines()[-1].removeprefix("sbatch: ")
-    if line.startswith("fatal: "):
-        return CommandError(f"fatal: {script}: {line.removeprefix('fatal: ')}")
-    if "Invalid directive" in line:
-        return CommandError(line, status=BAD_OPTION)
-    return UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
+def _script_error(error: DirectiveError, script: str) -> CommandError:
+    """Return the error for a script that cannot be read, or for its directives."""
+    lines = [line.removeprefix("sbatch: ") for line in (error.found or error.what).splitlines()]
+    if lines[-1].startswith("fatal: "):
+        return CommandError(f"fatal: {script}: {lines[-1].removeprefix('fatal: ')}")
+    if complaints := [line for line in lines if line.startswith("error: ")]:
+        return CommandError(*complaints, status=BAD_OPTION if "Invalid directive" in complaints[0] else 1)
+    return option_error(lines[-1])
 
 
 def _check(options: ParsedOptions, *, strict: bool) -> None:
@@ -118,7 +114,7 @@ def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions
         directives = read_directives(script.decode(errors="surrogateescape"))
         blocks = [directives.options(component) for component in range(len(directives.components()))]
     except DirectiveError as error:
-        raise _usage_error(error, name) from None
+        raise _script_error(error, name) from None
     for line in directives.lines:
         if [word.text for word in line.words[:1]] == ["packjob"]:
             print(_PACKJOB, file=sys.stderr)
@@ -198,7 +194,6 @@ def read_script(parsed: ParsedOptions, words: list[str], environ: Mapping[str, s
             script = b""
         except OSError:
             raise CommandError(f"error: Unable to open file {words[0]}") from None
-    _check_script(script)
     return script, command
 
 
@@ -210,25 +205,3 @@ def _find(name: str, environ: Mapping[str, str]) -> str:
         if os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
             return os.path.abspath(path)  # noqa: PTH100
     return name
-
-
-def _check_script(script: bytes) -> None:
-    if not script:
-        raise CommandError("error: Batch script is empty!")
-    if not script.strip():
-        raise CommandError("error: Batch script contains only whitespace!")
-    if not script.startswith(b"#!"):
-        raise CommandError(
-            "error: This does not look like a batch script.  The first",
-            "error: line must start with #! followed by the path to an interpreter.",
-            "error: For instance: #!/bin/sh",
-        )
-    if b"\0" in script:
-        raise CommandError(
-            "error: The Slurm controller does not allow scripts that", "error: contain a NULL character '\\0'."
-        )
-    if b"\r\n" in script:
-        raise CommandError(
-            "error: Batch script contains DOS line breaks (\\r\\n)",
-            "error: instead of expected UNIX line breaks (\\n).",
-        )

@@ -52,7 +52,7 @@ class CancelTarget(NamedTuple):
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     parsed, words = OPTIONS.parse(argv)
     options = {name: value or "" for name, value in parsed}
     if OPTIONS.print_help("scancel", options):
@@ -62,7 +62,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     number = _signal(options)
     state = StateDirectory.open(environ)
     option_support.check_clusters("scancel", options.get("clusters", "all"), state.settings)
-    # It may be a part of what it ends, and has to tell of it before it goes.
+    # This process may belong to the job that it cancels, and must still print its messages.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     targets = _targets(state, options, words)
     problems = [problem for target in targets if (problem := _cancel_or_signal(state, target, number, options))]
@@ -143,7 +143,7 @@ def _state_check(text: str) -> Callable[[Job], bool]:
 
 
 def _cancel_or_signal(state: StateDirectory, target: CancelTarget, number: int | None, options: dict[str, str]) -> str:
-    """Do it to one job or step; the complaint if it cannot be done."""
+    """Cancel or signal one job or step. Return the error message, or an empty text."""
     job = target.job
     if "verbose" in options:
         verb = "Signal" if number else "Terminating"
@@ -156,8 +156,8 @@ def _cancel_or_signal(state: StateDirectory, target: CancelTarget, number: int |
         elif number is None:
             cancel_job(state, job)
         else:
-            receivers = "full" if "full" in options else "batch" if "batch" in options or target.step else "steps"
-            _send(state, job, number, receivers)
+            receivers = "batch" if "batch" in options or target.step else "steps"
+            _send(state, job, number, "full" if "full" in options else receivers)
     except HpcKitError as error:
         return f"scancel: error: Kill job error on job id {target.name}: {error.what}\n"
     return ""
@@ -169,7 +169,7 @@ def cancel_job(state: StateDirectory, job: Job) -> None:
     Cancelling the leader of a heterogeneous job cancels all components. Another component ends alone after its start.
 
     Raises:
-        HpcKitError: It is over.
+        HpcKitError: The job has ended.
     """
     over = {"state": "CANCELLED", "end_time": now(), "killed_by": os.getuid()}
     with state.transaction():
@@ -206,7 +206,7 @@ def _send(state: StateDirectory, job: Job, number: int, target: str) -> None:
 
 def _step(state: StateDirectory, job: Job, name: str, number: int | None) -> None:
     with state.transaction():
-        # A step of the leader's is that of all components, and one without a part's number that of all its parts.
+        # A step of the leader means the steps of all components with this number.
         parts = state.components(job) if job.leader_id == job.job_id else [job]
         steps = [step for part in parts for step in state.steps(part.job_id) if name in {step.label, str(step.step_id)}]
         running = [step for step in steps if step.state == "RUNNING"]

@@ -64,11 +64,11 @@ _REFUSED = {
 """Commands of Slurm's scontrol that are refused, with the reason or the alternative."""
 
 _ENOUGH = 5
-"""Letters of such a name that Slurm wants to see at least: `show hostname` will do."""
+"""Minimum number of letters of an abbreviated name: `show hostname` is enough."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     parsed, words = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in parsed}
     if flags.keys() & {"version", "help"}:
@@ -172,7 +172,7 @@ NOT_LEADER = "Job not heterogeneous job leader"
 
 
 def hold_or_release(state: StateDirectory, verb: str, words: list[str]) -> int:
-    """`hold`, `uhold` and `release`; the exit status."""
+    """Run `hold`, `uhold` or `release` and return the exit status."""
     status = 0
     for word in ",".join(words).split(","):
         try:
@@ -210,9 +210,9 @@ def _hold(state: StateDirectory, job: Job, verb: str) -> None:
 
 
 def requeue(state: StateDirectory, words: list[str], *, held: bool) -> int:
-    """`requeue` and `requeuehold`; the exit status."""
+    """Run `requeue` or `requeuehold` and return the exit status."""
     status = 0
-    # A job may requeue itself: then this process is among those that are ended, and yet has to answer.
+    # A job may requeue itself. This process then gets SIGTERM, too, and must still print its messages.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for word in [part for part in words if not part.lower().startswith("state=")]:
         try:
@@ -247,7 +247,7 @@ def _id_in_message(job: Job) -> str:
 
 
 def _requeue(state: StateDirectory, job: Job, *, held: bool) -> str:
-    """Send one job back; the complaint if it cannot be."""
+    """Requeue one job. Return the reason why that is impossible, or an empty text."""
     if job.leader_id != job.job_id:
         return NOT_LEADER
     if job.state == "PENDING":

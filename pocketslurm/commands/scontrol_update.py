@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm import option_values, units
-from hpc_kit.slurm.datetimes import error_position, parse_datetime
+from hpc_kit.slurm.datetimes import parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError, PlainError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def update(state: StateDirectory, words: list[str]) -> int:
-    """`update NAME=VALUE ...`; the exit status."""
+    """Run `update NAME=VALUE ...` and return the exit status."""
     typed = _pairs(words)
     updates = {name.lower(): value for name, value in typed.items()}
     if "jobid" in updates or "job" in updates:
@@ -81,7 +81,7 @@ def _update_jobs(state: StateDirectory, name: str, updates: dict[str, str], type
 def _complaint(field: str, value: str) -> str:
     """Return the message for a value that cannot be read."""
     if field == "starttime":
-        return f"Invalid time specification (pos={error_position(value)}): {value}\nNo changes specified"
+        return f"Invalid time specification (pos=0): {value}\nNo changes specified"
     known = {
         "timelimit": "scontrol: error: Invalid TimeLimit value",
         "priority": f"scontrol: error: Invalid Priority value: {value}",

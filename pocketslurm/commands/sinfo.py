@@ -39,7 +39,7 @@ BY_NODE_LONG = "%#N %.6D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     parsed, words = OPTIONS.parse(argv)
     options = {name: value or "" for name, value in parsed}
     if words:

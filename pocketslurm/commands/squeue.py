@@ -52,7 +52,7 @@ VARIABLES = {
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     parsed, words = OPTIONS.parse(argv)
     options = {name: value or "" for name, value in parsed}
     with_value = {name for name, value in parsed if value is not None}
@@ -63,7 +63,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         options["jobs"] = words.pop(0)
         with_value.add("jobs")
     if "jobs" in with_value and not options["jobs"]:
-        options["states"] = ""  # an empty list, as of a variable that is not set, is not the whole queue
+        options["states"] = ""  # -j "$UNSET" is an empty list of jobs, not the whole queue
     if words:
         raise PlainError(f"squeue: error: Unrecognized option: {words[0]}")
     _from_environment(options, environ)
@@ -95,7 +95,8 @@ def _print(views: list[JobView], options: dict[str, str]) -> None:
     if "Format" in options:
         layout, fields = columns.parse_long(options["Format"]), BY_NAME
     else:
-        fallback = LONG if "long" in options else START if "start" in options else DEFAULT
+        fallback = START if "start" in options else DEFAULT
+        fallback = LONG if "long" in options else fallback
         layout, fields = columns.parse_short_format(options.get("format") or fallback, EVERYTHING), BY_LETTER
     layout, unknown = layout.without_unknown(fields)
     # Print known columns anyway: a format for another release still works.
@@ -112,6 +113,7 @@ def _print(views: list[JobView], options: dict[str, str]) -> None:
 
 def sort(views: list[JobView], keys: str) -> list[JobView]:
     """Sort by letters, the first of them the most important: `P,t,-p`, or `Pt-p`."""
+    # Python's sort is stable, so the most important key is sorted last.
     views = sorted(views, key=SORT_KEYS["i"])
     for letter, backwards in reversed(columns.parse_sort(keys)):
         if letter not in BY_LETTER or letter == "s":
@@ -167,7 +169,7 @@ def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job]
         if unknown := sorted(hosts - set(nodes.names(settings))):
             raise PlainError(f"squeue: error: Invalid node name {unknown[0]}")
         found.append(lambda job: bool(hosts & set(job.nodes)))
-    # No job has any.
+    # No job has a reservation or a licence.
     if options.keys() & {"reservation", "licenses"}:
         found.append(lambda _: False)
     return found

@@ -6,17 +6,19 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm.getopt import SRUN
 from hpc_kit.slurm.units import parse_time
 from pocketslurm import processes
 from pocketslurm.errors import CommandError
 from pocketslurm.exit_status import srun_exit_code
 from pocketslurm.log_paths import PatternValues
+from pocketslurm.option_support import SRUN_SUPPORT, print_help
 from pocketslurm.pmi import plugins
 from pocketslurm.queue import job_size
 from pocketslurm.queue.records import Step
 from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.queue.submission import working_folder
-from pocketslurm.settings import SLURM_VERSION, load_settings
+from pocketslurm.settings import load_settings
 from pocketslurm.steps import allocation, launch, step_creation
 from pocketslurm.steps.environment import check_types
 from pocketslurm.steps.messages import SrunMessages
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     from pocketslurm.pmi.server import PmiServer
     from pocketslurm.steps.allocation import JobForStep
-    from pocketslurm.steps.options import StepOptions, StepPart
+    from pocketslurm.steps.options import StepPart
     from pocketslurm.steps.request import StepRequest
 
 KILL_WAIT_SECONDS = 3.0
@@ -41,7 +43,7 @@ KILL_WAIT_SECONDS = 3.0
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command and return its exit status."""
     try:
         return _srun(argv, environ)
     except CommandError as refusal:
@@ -62,9 +64,12 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     command_parts = read_parts(argv, environ, strict=settings.strict)
     options = plugins.with_default(command_parts[0].options, settings.mpi_default)
-    if (answer := _answer(options, strict=settings.strict)) is not None:
-        print(answer)
+    if print_help(options.values, "srun [OPTIONS...] executable [args...]", SRUN_SUPPORT, SRUN):
         return 0
+    if options.get("mpi") == "list":
+        print(plugins.LISTED)
+        return 0
+    plugins.check_plugin(options.get("mpi"), strict=settings.strict)
     messages = SrunMessages(options.verbosity)
     state = StateDirectory.open(environ)
     assigned = assign_groups(command_parts, environ, allocation.size(state, options), strict=settings.strict)
@@ -78,21 +83,6 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
         if jobs[0].allocated_here:
             allocation.release(state, jobs[0].job.leader_id, 1 << 8)  # exit code 1, as a wait status
         raise
-
-
-def _answer(options: StepOptions, *, strict: bool) -> str | None:
-    """Return the text of options that only print something, such as --help."""
-    if options.has("version"):
-        return f"slurm {SLURM_VERSION}"
-    if options.has("help") or options.has("usage"):
-        from hpc_kit.slurm.getopt import SRUN
-        from pocketslurm.option_support import SRUN_SUPPORT, options_help
-
-        return options_help("srun [OPTIONS...] executable [args...]", SRUN_SUPPORT, SRUN)
-    if options.get("mpi") == "list":
-        return plugins.LISTED
-    plugins.check_plugin(options.get("mpi"), strict=strict)
-    return None
 
 
 class _Srun:

@@ -33,7 +33,7 @@ def squeue_document(views: Iterable[JobView]) -> str:
             "current_working_directory": view.job.work_dir,
             "dependency": view.dependency,
             "end_time": int(view.end),
-            "exit_code": view.job.exit_code,
+            "exit_code": view.job.exit_code,  # a wait status: 256 for exit code 1
             "het_job_id": view.job.het_job_id or 0,
             "het_job_offset": view.job.het_offset,
             "job_state": view.job.shown_state,

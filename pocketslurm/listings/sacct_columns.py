@@ -52,7 +52,7 @@ class SacctColumn(NamedTuple):
     step: Callable[[JobView, Step], str] = lambda _view, _step: ""
 
     def value(self, row: JobOrStep) -> str:
-        """Its text in one line."""
+        """Return the text of the column for a job or a step."""
         return self.step(row.view, row.step) if row.step else self.job(row.view)
 
 

@@ -23,7 +23,7 @@ class NodeGroup(NamedTuple):
 
     @property
     def first(self) -> NodeView:
-        """One of them, for what they share; of a partition without any, one that is none."""
+        """The first node, for values that all nodes share; for a partition without nodes, a placeholder."""
         return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, missing=True)
 
     def count(self, *states: str) -> int:
@@ -56,7 +56,9 @@ def _cpus(row: NodeGroup) -> str:
 
 
 def _limit(seconds: int | None) -> str:
-    return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else format_duration(seconds)
+    if seconds is None:
+        return "n/a"
+    return "infinite" if seconds == UNLIMITED else format_duration(seconds)
 
 
 FIELDS = (

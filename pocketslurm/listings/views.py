@@ -101,7 +101,7 @@ class JobView:
 
     @property
     def nodelist(self) -> str:
-        """`n[1-2]`, empty while there are none."""
+        """The nodes as a list such as `n[1-2]`; empty before the start."""
         return fold(self.job.nodes)
 
     @property
@@ -112,7 +112,7 @@ class JobView:
 
     @property
     def node_count(self) -> int:
-        """Nodes that it has, or needs at least."""
+        """The number of nodes that the job has, or the fewest that it needs."""
         if self.job.nodes:
             return len(self.job.nodes)
         # slurmctld estimates the nodes of a pending job from the size of a node.
@@ -123,7 +123,7 @@ class JobView:
 
     @property
     def cpu_count(self) -> int:
-        """CPUs that it has, or needs."""
+        """The number of CPUs that the job has or needs."""
         if self.job.nodes:
             return sum(self.job.cpus)
         if self.request.overcommit:
@@ -148,7 +148,7 @@ class JobView:
 
     @property
     def end(self) -> float:
-        """When it ended, or will have to."""
+        """The end of the job, or the time at which its limit ends it."""
         job = self.job
         if job.end_time or not job.start_time:
             return job.end_time
@@ -156,7 +156,7 @@ class JobView:
 
     @property
     def start(self) -> float:
-        """When it started, or may start at the earliest; of a job that never did, its end."""
+        """The start of the job, or the earliest possible one; the end of a job that never started."""
         job = self.job
         if job.start_time or job.state != "PENDING":
             return job.start_time or job.end_time
@@ -164,7 +164,7 @@ class JobView:
 
     @property
     def time_limit(self) -> str:
-        """As squeue prints it."""
+        """The time limit as squeue prints it."""
         return "UNLIMITED" if self.job.time_limit == UNLIMITED else format_duration(self.job.time_limit)
 
     @property
@@ -176,7 +176,7 @@ class JobView:
 
     @property
     def memory(self) -> tuple[str, str]:
-        """`Node`, `CPU` or `GPU`, and how much of it each needs."""
+        """`Node` or `CPU`, and the memory of each."""
         request = self.request
         if request.mem_per_cpu:
             return "CPU", megabytes(request.mem_per_cpu)
@@ -184,7 +184,7 @@ class JobView:
 
     @property
     def array_task(self) -> str:
-        """The index, or those that wait."""
+        """The index of the task, or the indices of the pending tasks."""
         job = self.job
         if job.array_task_id is not None:
             return str(job.array_task_id)
@@ -222,12 +222,14 @@ class JobView:
 
 def megabytes(size: int) -> str:
     """Format memory as Slurm does, in the largest unit that needs at most two decimals: `1000M`, `1.50G`, `2G`."""
+    if not size:
+        return "0"
     number, unit = float(size), "M"
     for larger in "GT":
         if number < 1024 or number % 512:
             break
         number, unit = number / 1024, larger
-    return f"{number:.2f}{unit}" if number % 1 else f"{int(number)}{unit}" if size else "0"
+    return f"{number:.2f}{unit}" if number % 1 else f"{int(number)}{unit}"
 
 
 def null(text: str) -> str:

@@ -21,7 +21,7 @@ class Abort(Exception):
 
 
 class Finished(Exception):
-    """A task has taken its leave; `reply` is the last word to it."""
+    """A task has finalized; `reply` is the last reply to it."""
 
     def __init__(self, reply: PmiReply) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Finished(Exception):
 
 
 class Unanswered(Exception):
-    """Slurm has a complaint for stderr, and none for the task; or both."""
+    """A request that Slurm reports on stderr; `reply` is the reply to the task, if there is one."""
 
     def __init__(self, complaint: str, reply: PmiReply | None = None) -> None:
         super().__init__(complaint)
@@ -45,13 +45,15 @@ def handshake(connection: Connection, request: PmiRequest) -> PmiReply:
     values = versions(request.text)
     # The reply needs a version also if the line has none.
     major, minor = values or PMI2
-    connection.version = values if values in {PMI1, PMI2} else None
-    code = 0 if connection.version else -1 if values else 1
-    reply = PmiReply("response_to_init", {"rc": code, "pmi_version": major, "pmi_subversion": minor})
+    code, complaint = 0, ""
     if not values:
-        raise Unanswered(f"invalid PMI1 init command: `{request.text}'", reply)
-    if not connection.version:
-        raise Unanswered(f"unsupported PMI version: {major}.{minor}", reply)
+        code, complaint = 1, f"invalid PMI1 init command: `{request.text}'"
+    elif values not in {PMI1, PMI2}:
+        code, complaint = -1, f"unsupported PMI version: {major}.{minor}"
+    reply = PmiReply("response_to_init", {"rc": code, "pmi_version": major, "pmi_subversion": minor})
+    if complaint:
+        raise Unanswered(complaint, reply)
+    connection.version = values
     return reply
 
 
@@ -161,7 +163,8 @@ def _kvs_get(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answ
 
 def _job_attribute(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
     key = values.get("key", "")
-    value = str(space.size) if key == "universeSize" else space.values.get(key) if key.startswith("PMI_") else None
+    value = space.values.get(key) if key.startswith("PMI_") else None
+    value = str(space.size) if key == "universeSize" else value
     yield task, PmiReply("info-getjobattr-response", _value_fields(value))
 
 

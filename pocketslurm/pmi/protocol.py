@@ -35,7 +35,7 @@ class PmiReply(NamedTuple):
 
 
 class ProtocolError(Exception):
-    """A task writes what is no PMI; its connection is of no more use."""
+    """A task has sent something that is not PMI. Its connection cannot be used any more."""
 
 
 class Connection:

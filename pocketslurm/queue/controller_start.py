@@ -49,7 +49,8 @@ def ensure_running(state: StateDirectory) -> None:
             _fork_controller(state, lock)
             os.close(lock)
             return
-        # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
+        # A controller registers before it reads the queue, and unregisters in the transaction that finds it empty.
+        # So a registered controller sees the new job. One without a name is just ending: its lock is free soon.
         if processes.is_alive(state.meta(META) or ""):
             messages.wake(state.directory, messages.CONTROLLER)
             return
@@ -71,6 +72,7 @@ def _is_orphaned(state: StateDirectory) -> bool:
 
 def take_lock(state: StateDirectory) -> int | None:
     """Return the lock of the controller; None while another process has it."""
+    # The kernel releases the lock when its process ends in any way, so no controller can leave it behind.
     lock = os.open(state.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

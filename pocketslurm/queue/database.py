@@ -154,5 +154,7 @@ def read_row(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
         value = row[name]
         if isinstance(value, bytes):
             value = os.fsdecode(value)
-        values[name] = json.loads(value) if name in _JSON else bool(value) if name in _BOOL else value
+        if name in _JSON:
+            value = json.loads(value)
+        values[name] = bool(value) if name in _BOOL else value
     return values

@@ -32,7 +32,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(state: StateDirectory, job: Job, now: float) -> Outlook:
-    """Look at all that a pending job waits for."""
+    """Evaluate all conditions that a pending job waits for."""
     dependency = parse_dependency(job.dependency)
     verdicts_of_jobs: list[tuple[str, Verdict]] = []
     next_look_at = 0.0
@@ -51,9 +51,8 @@ def outlook(state: StateDirectory, job: Job, now: float) -> Outlook:
     else:
         order = (Verdict.FAILED, Verdict.OPEN, Verdict.MET)
     verdict = next(each for each in order if each in verdicts)
-    return Outlook(
-        verdict, "" if verdict is Verdict.MET else ("?" if dependency.any_of else ",").join(left), next_look_at
-    )
+    text = ("?" if dependency.any_of else ",").join(left)
+    return Outlook(verdict, "" if verdict is Verdict.MET else text, next_look_at)
 
 
 def unknown_task(state: StateDirectory, text: str) -> bool:

@@ -62,9 +62,9 @@ def batch_environ(
 
     Args:
         job: The job; of a heterogeneous one the leader.
-        settings: The machine's.
-        submit_environ: What the script was submitted with.
-        components: Of a heterogeneous job all of them.
+        settings: The settings of the queue.
+        submit_environ: The environment of sbatch after --export.
+        components: All components of a heterogeneous job.
     """
     environ = dict(submit_environ)
     # Options of a heterogeneous job belong to its components: their variables have the number of one in the name.

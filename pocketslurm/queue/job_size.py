@@ -241,7 +241,7 @@ def settle(request: JobRequest, *, per_task: bool, counted_nodes: bool) -> JobRe
     """Compute tasks and nodes from GPUs, and check that all numbers agree.
 
     Args:
-        request: What was asked for, its tasks worked out.
+        request: The request with its tasks computed.
         per_task: --gpus-per-task was given.
         counted_nodes: --nodes was given.
 

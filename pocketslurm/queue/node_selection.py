@@ -86,6 +86,7 @@ def enlarge_nodes(request: JobRequest, nodes: Sequence[NodeResources]) -> list[N
     cpus = max(request.min_cpus, request.cpus_per_gpu * gpus, request.cpus_per_task)
     cpus = cpus if request.overcommit else max(cpus, request.cpus_per_task * tasks)
     mem = max(request.mem_per_node, request.mem_per_cpu * cpus, request.mem_per_gpu * gpus)
+    # Only idle nodes: two jobs that are larger than a node must not share it.
     return [
         node._replace(cpus=max(node.cpus, cpus), mem=max(node.mem, mem), gpus=tuple(range(max(len(node.gpus), gpus))))
         if node.whole

@@ -25,6 +25,7 @@ def natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text)]
 
 
+# Each pass of the controller and each row of a listing asks for the nodes.
 @lru_cache
 def _expand(text: str) -> tuple[str, ...]:
     return tuple(expand(text))

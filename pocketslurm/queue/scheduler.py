@@ -46,7 +46,7 @@ class SchedulingPass:
         self.running = state.jobs("state = 'RUNNING' OR completing")
         self.totals = nodes.all_of(state)
         self.free = node_selection.free_nodes(self.totals, self.running)
-        # Whatever a job in front is waiting for is not given to one behind it.
+        # Without reservations, small jobs would start again and again before a large one.
         self.reserved: set[str] = set()
 
     def run(self) -> PassResult:
@@ -80,7 +80,7 @@ class SchedulingPass:
         if job.dependency and (reason := self._dependency(job)):
             return reason
         if job.priority == 0:
-            # The reason of a held job tells who may release it.
+            # The reason of a held job shows who may release it.
             return job.reason if job.reason in HELD else "JobHeldUser"
         if job.begin_time > self.now:
             self._wake_at(job.begin_time)
@@ -90,7 +90,7 @@ class SchedulingPass:
         return None
 
     def _drop(self, job: Job, state: str, reason: str) -> None:
-        """End a job that has not begun."""
+        """End a job that has not started."""
         self.state.update_components(job.leader_id, state=state, reason=reason, end_time=self.now)
 
     def _dependency(self, job: Job) -> str | None:
@@ -108,7 +108,7 @@ class SchedulingPass:
         return "DependencyNeverSatisfied"
 
     def _start(self, parts: list[Job]) -> list[str | None]:
-        """Give nodes to a job, all components of it or none, or to as many tasks of an array as there is room for."""
+        """Start a job with all of its components, or the tasks of an array that fit. Return the pending reasons."""
         never = [self._why_never(job) for job in parts]
         if any(never):
             return never
@@ -156,7 +156,7 @@ class SchedulingPass:
         return bool(job.array_at_once) and running >= job.array_at_once
 
     def _place(self, parts: list[Job]) -> list[str | None]:
-        """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
+        """Start a job if all of its components find nodes. As with Slurm, no two components share a node."""
         requests = [(decode_size(job.request), self._totals(job)) for job in parts]
         found = select_for_components(
             [ComponentRequest(request, self._free(totals), totals) for request, totals in requests]
@@ -183,7 +183,7 @@ class SchedulingPass:
         return ["PartitionNodeLimit" if too_many else "Resources"] * len(requests)
 
     def _reserve(self, request: JobRequest, totals: list[NodeResources]) -> str:
-        """Keep what a job could run on from those behind it; the reason why it does not run itself."""
+        """Reserve the nodes that a job could use, so that no later job gets them. Return the job's reason."""
         wanted = candidates(request, totals)
         behind = bool(wanted & self.reserved)
         self.reserved |= wanted

@@ -46,7 +46,7 @@ class StateDirectory:
         self._db: sqlite3.Connection | None = None
 
     def reload(self) -> None:
-        """Take over settings that were changed since; a file that cannot be used changes nothing."""
+        """Read the settings again. A file that cannot be used changes nothing."""
         with contextlib.suppress(HpcKitError):
             self.settings = load_settings({STATE_VARIABLE: str(self.directory), CONF_VARIABLE: self.conf})
 
@@ -80,7 +80,7 @@ class StateDirectory:
         return (self.directory / NAME).exists()
 
     def close(self) -> None:
-        """Let go of the file; it opens again by itself. A connection must not live through a fork."""
+        """Close the file; the next access opens it again. A connection must not live through a fork."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -148,11 +148,11 @@ class StateDirectory:
 
     # Steps
 
-    def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
-        """Return the steps of the current or another attempt by number; the batch script is -1."""
-        which = "coalesce(?, (SELECT attempt FROM jobs WHERE jobs.job_id = steps.job_id))"
-        sql = f"SELECT * FROM steps WHERE job_id = ? AND attempt = {which} ORDER BY step_id"
-        rows = self.execute(sql, (job_id, attempt))
+    def steps(self, job_id: int) -> list[Step]:
+        """Return the steps of the current attempt by number; the batch script is -1."""
+        current = "SELECT attempt FROM jobs WHERE jobs.job_id = steps.job_id"
+        sql = f"SELECT * FROM steps WHERE job_id = ? AND attempt = ({current}) ORDER BY step_id"
+        rows = self.execute(sql, (job_id,))
         return [Step(**read_row(row, Step)) for row in rows]
 
     def next_step_id(self, job_id: int) -> int:
@@ -170,7 +170,7 @@ class StateDirectory:
         key = (step.job_id, step.attempt, step.step_id)
         self._update("steps", changes, "job_id = ? AND attempt = ? AND step_id = ?", key)
 
-    # Scripts, orders and odds and ends
+    # Scripts, orders and single values
 
     def script(self, job_id: int) -> tuple[bytes, bytes]:
         """Return the batch script and the encoded environment of a job or an array."""
@@ -178,7 +178,7 @@ class StateDirectory:
         return (row["script"], row["environ"]) if row else (b"", b"")
 
     def add_script(self, job_id: int, script: bytes, environ: bytes) -> None:
-        """Keep what a job came with."""
+        """Store the script and the environment of a job."""
         self.execute("INSERT OR REPLACE INTO scripts VALUES (?, ?, ?)", (job_id, script, environ))
 
     def add_order(self, job_id: int, order: JobOrder) -> None:
@@ -202,11 +202,12 @@ class StateDirectory:
         return None if row is None else str(row[0])
 
     def set_meta(self, name: str, value: str) -> None:
-        """Keep a value by name."""
+        """Store a value by name."""
         self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def purge(self, moment: float) -> None:
-        """Forget scripts of jobs long over, and the oldest finished jobs."""
+        """Delete scripts of jobs that ended long ago, and the oldest finished jobs."""
+        # Tasks of an array share its script, so the script stays until the last task is forgotten.
         over = "state NOT IN ('PENDING', 'RUNNING') AND NOT completing"
         forgotten = moment - self.settings.min_job_age
         live = f"SELECT coalesce(array_job_id, job_id) FROM jobs WHERE NOT ({over} AND end_time < ?)"
@@ -250,22 +251,14 @@ def state_error(directory: Path, error: OSError | sqlite3.Error) -> StateError:
             found=f"{directory / NAME}: {error}",
             remedy="try it again; jobs that run go on",
         )
-    full = _is_full(directory)
-    return StateError(
-        "the embedded Slurm cannot use its state directory",
-        found=f"{directory}: {error}" + ", no space left there" * full,
-        remedy="free some space there: jobs that run go on"
-        if full
-        else "set HPC_KIT_SLURM_STATE to a directory that only you may write",
-    )
-
-
-def _is_full(directory: Path) -> bool:
-    """Return whether the disk is full; SQLite reports an I/O error then."""
+    what, found = "the embedded Slurm cannot use its state directory", f"{directory}: {error}"
+    # SQLite reports a full disk as an I/O error.
     with contextlib.suppress(OSError):
         disk = os.statvfs(directory)
-        return disk.f_bavail * disk.f_frsize < 1 << 16
-    return False
+        if disk.f_bavail * disk.f_frsize < 1 << 16:
+            remedy = "free some space there: jobs that run go on"
+            return StateError(what, found=f"{found}, no space left there", remedy=remedy)
+    return StateError(what, found=found, remedy=f"set {STATE_VARIABLE} to a directory that only you may write")
 
 
 def now() -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
-from pocketslurm import resources
+from pocketslurm import processes, resources
 from pocketslurm.errors import INVALID_GRES, NOT_AVAILABLE, CommandError
 from pocketslurm.option_support import NO_SUCH, SBATCH_SUPPORT, Support
 from pocketslurm.queue import (
@@ -50,10 +50,10 @@ class JobDescription(NamedTuple):
 
 
 def check_supported(options: Mapping[str, str], settings: Settings) -> None:
-    """Refuse what cannot be honoured here, by name.
+    """Check that all options are supported here.
 
     Raises:
-        CommandError: The first such option.
+        CommandError: An option is refused; the error names the first one.
     """
     for name, value in options.items():
         row = SBATCH_SUPPORT.get(name)
@@ -232,7 +232,7 @@ NOTHING_ALLOCATED: dict[str, object] = {"nodes": [], "cpus": [], "mem": [], "gpu
 
 
 def put_back(state: StateDirectory, job: Job) -> None:
-    """Put a job whose processes are gone back into the queue; one with no priority stays held there."""
+    """Requeue a job whose processes have ended. A job with priority 0 stays held."""
     queued: dict[str, object] = {
         "state": "PENDING",
         "completing": False,
@@ -297,7 +297,4 @@ def _umask(environ: Mapping[str, str]) -> int:
     try:
         return int(environ["SLURM_UMASK"], 8)
     except (KeyError, ValueError):
-        # os.umask returns the old mask only when it sets a new one.
-        umask = os.umask(0o022)
-        os.umask(umask)
-        return umask
+        return processes.current_umask()

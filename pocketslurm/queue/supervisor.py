@@ -224,7 +224,9 @@ class Supervisor:
         """Send an order to a step's srun. Signal the tasks directly if that fails."""
         if not send_to_srun(self.state.directory, step.job_id, step.label, order):
             word, _, value = order.partition(" ")
-            number = int(value) if word == "signal" else signal.SIGKILL if word == "kill" else signal.SIGTERM
+            number: int = signal.SIGKILL if word == "kill" else signal.SIGTERM
+            if word == "signal":
+                number = int(value)
             processes.kill(job_processes.step_pids(step), number)
 
     def _end(self, why: str) -> None:

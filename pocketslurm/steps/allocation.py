@@ -31,7 +31,7 @@ class Busy(CommandError):
 
 
 class Interrupted(Exception):
-    """A signal came while srun had nothing but to wait."""
+    """A signal arrived while srun or salloc waited."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -1,7 +1,7 @@
 """The SLURM_* variables of steps and tasks as Slurm 22.05 sets them, and the GPUs of tasks. Pure functions.
 
-The scopes are mixed as Slurm mixes them: SLURM_NODELIST is the job's, SLURM_NNODES the step's, and what the options of
-the surrounding sbatch left behind stays unless srun has a word on it.
+The scopes are mixed as in Slurm: SLURM_NODELIST describes the job, SLURM_NNODES the step. Variables that the
+surrounding sbatch has set from its options stay unless srun sets them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ def merge_components(jobs: Sequence[Job]) -> Job:
 def sort_by_name(record: Record, *columns: str) -> Record:
     """Return a job or a step with its nodes sorted by name."""
     order = sorted(range(len(record.nodes)), key=lambda index: natural(record.nodes[index]))
-    found: dict[str, Any] = {name: [getattr(record, name)[index] for index in order] for name in columns}
+    found: dict[str, Any] = {}
+    for name in columns:
+        values = getattr(record, name)
+        found[name] = [values[index] for index in order]
     return record._replace(**found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from pocketslurm import processes
 from pocketslurm.pmi.plugins import plugin_variables
 from pocketslurm.queue.job_environment import words
 from pocketslurm.queue.submission import working_folder
@@ -67,9 +68,6 @@ def srun_context(
         shown["ntasks-per-node"] = str(request.tasks_per_node)
     if request.distribution.plane_size:
         shown["plane"] = str(request.distribution.plane_size)
-    # os.umask returns the old mask only when it sets a new one.
-    umask = os.umask(0o022)
-    os.umask(umask)
     return SrunContext(
         distribution=request.shown,
         options=shown,
@@ -77,7 +75,7 @@ def srun_context(
         address=_address(job_for_step, environ),
         port=_FIRST_PORT + os.getpid() % 28000,
         allocated=job_for_step.allocated_here,
-        umask=umask,
+        umask=processes.current_umask(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         cwd=working_folder(),
         host=os.uname().nodename,

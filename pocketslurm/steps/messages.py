@@ -19,7 +19,7 @@ ERROR, INFO = -1, 0
 
 
 class SrunMessages:
-    """The voice of one srun.
+    """Prints the messages of one srun.
 
     Attributes:
         verbosity: 0 unless -v or -Q were given.
@@ -48,12 +48,13 @@ class SrunMessages:
 
 def write_stderr(text: str) -> None:
     """Write to stderr, and ignore errors."""
+    # A closed terminal must not end the step, and print would keep the text in a buffer that a fork copies.
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="surrogateescape"))
 
 
 def format_tasks(tasks: Sequence[int]) -> str:
-    """Give `task 3` or `tasks 1-2`, as the messages have it."""
+    """Return `task 3` or `tasks 1-2`."""
     return f"task{'s' if len(tasks) != 1 else ''} {fold_indices(tasks, steps=False)}"
 
 
@@ -81,7 +82,7 @@ class TaskExits:
         return text and f"{node}: {format_tasks(tasks)}: {text}"
 
     def _record(self, status: int) -> None:
-        """Keep the highest: out of memory before a signal, a signal before an exit code."""
+        """Record the status if it is the highest: out of memory, then signals, then exit codes."""
         self.bad = self.bad or status != 0
         if status != OUT_OF_MEMORY and os.WIFSIGNALED(status):
             self.killed = self.killed or os.WTERMSIG(status) in {signal.SIGKILL, signal.SIGTERM}
@@ -89,6 +90,7 @@ class TaskExits:
             self.status = status
 
     def _words(self, status: int) -> str | None:
+        # slurmstepd reports an out-of-memory kill once for each step, not for each task.
         if status == OUT_OF_MEMORY:
             reported, self._oom_reported = self._oom_reported, True
             return None if reported else "Out Of Memory"
@@ -104,6 +106,7 @@ def highest_exit_code(reports: Iterable[TaskExits]) -> int:
 
 
 def _rank(status: int) -> tuple[int, int]:
+    # A wait status has the signal in its low bits and the exit code above them, so the numbers do not compare.
     if status == OUT_OF_MEMORY:
         return 2, 0
     if os.WIFSIGNALED(status):

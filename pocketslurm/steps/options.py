@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.command_environment import SRUN_VARIABLES
 from hpc_kit.slurm.components import BETWEEN, inherited_options
-from hpc_kit.slurm.errors import HpcKitError
-from hpc_kit.slurm.getopt import SRUN, ParsedOption, ParsedOptions, parse_options
+from hpc_kit.slurm.getopt import SRUN, GetoptError, ParsedOption, ParsedOptions, parse_options
 from hpc_kit.slurm.option_table import MEMORY_OPTIONS, Option, ValueUse
 from hpc_kit.slurm.option_values import parse_array
-from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, check_options, plugin_hint
+from pocketslurm.errors import CommandError
+from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, check_options, option_error
 from pocketslurm.queue.job_size import check_exclusions
 
 if TYPE_CHECKING:
@@ -73,9 +72,8 @@ def read_options(
     """
     try:
         given, command = parse_options(argv, "srun")
-    except HpcKitError as error:
-        line = (error.found or error.what).removeprefix("srun: ")
-        raise UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
+    except GetoptError as error:
+        raise option_error(error.message) from None
     set_options = [each for each in given.given if not _is_nothing(each.option, each.value)]
     check_options(set_options, strict=strict, later=_LATER)
     typed = dict(carried or {}) | {each.option.name: each.value or "" for each in set_options}
@@ -119,10 +117,9 @@ def _is_nothing(option: Option, value: str | None) -> bool:
 
 
 def _refuse(values: Mapping[str, str]) -> None:
-    """Stop at the first option that a program could rely on in vain."""
+    """Check that no option is refused here. Options of an allocation do not count inside a job."""
     for name, value in values.items():
         row = SRUN_SUPPORT[name]
-        # Inside a job, srun passes over options of an allocation.
         inside = "jobid" in values and name in ALLOCATION
         empty = name.endswith(("prolog", "epilog")) and value.lower() in {"", "none"}
         if row.support is Support.REFUSED and not inside and not empty:

@@ -35,7 +35,8 @@ def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: in
     # A job that asks for whole nodes has their GPUs, but its steps get none unless they ask for some.
     if request.gpus.is_unset and not {*GPU_COUNT_OPTIONS, "gres"} & job.options.keys():
         request = request._replace(gpus=request.gpus._replace(per_node=0))
-    job = job._replace(mem=[mine or memory for mine in job.mem or [0] * len(job.nodes)])
+    # An older record has no memory at all, and 0 means all memory of the node.
+    job = job._replace(mem=[mine or memory for mine in job.mem] or [memory] * len(job.nodes))
     nodes = [_node(job, index, list(steps), request) for index in range(len(job.nodes))]
     _check_names(request, nodes)
     usable = {node.name: node for node in nodes if _is_usable(request, node)}

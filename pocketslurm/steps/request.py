@@ -99,6 +99,7 @@ def step_request(options: StepOptions, environ: Mapping[str, str], job: Job, *, 
 def _shown_distribution(size: SizeResolver, *, silent: bool) -> tuple[Distribution, str]:
     """Return the distribution and SLURM_DISTRIBUTION; `silent` omits the default, as srun does."""
     distribution = size.distribution
+    # With one task on each node at most, srun reports cyclic: both distributions are the same then.
     if distribution.nodes is None:
         default = "cyclic" if size.ntasks <= size.min_nodes and not silent else "block"
         distribution = distribution._replace(nodes=default)

@@ -88,7 +88,7 @@ class RunningStep:
         part.exits.ended(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
 
     def abort(self) -> None:
-        """End all of it by force."""
+        """End all parts with SIGKILL."""
         for part in self.parts:
             part.termination.abort()
 
@@ -156,7 +156,7 @@ class RunningStep:
 
     def _report_ends(self, node: int) -> None:
         """Report the ended tasks of a node, with one line for equal ends."""
-        # What a task has written appears before the line about its end.
+        # The output of a task must appear before the line about its end.
         self._mover.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
         self._ended = [(task, status) for task, status in self._ended if task.node != node]
@@ -327,13 +327,13 @@ class RunningPart:
 
 
 class Timers:
-    """Named moments, each with what is to be done then."""
+    """Named timers, each with an action."""
 
     def __init__(self) -> None:
         self._due: dict[str, tuple[float, Callable[[], None]]] = {}
 
     def set(self, name: str, seconds: float, action: Callable[[], None]) -> None:
-        """Do something in so many seconds; of two moments of one name the earlier stays."""
+        """Run an action after some seconds. Of two timers with one name, the earlier one stays."""
         moment = time.monotonic() + seconds
         if name not in self._due or moment < self._due[name][0]:
             self._due[name] = (moment, action)
@@ -345,7 +345,7 @@ class Timers:
         return max(0.0, min(moment for moment, _ in self._due.values()) - time.monotonic())
 
     def run(self) -> None:
-        """Do what is due."""
+        """Run the actions that are due."""
         now = time.monotonic()
         for name in [name for name, (moment, _) in self._due.items() if moment <= now]:
             _, action = self._due.pop(name)

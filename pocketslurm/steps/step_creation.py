@@ -40,14 +40,15 @@ Created = list[tuple["Step", SrunInbox]]
 
 def merge_step_parts(steps: Sequence[Step]) -> Step:
     """Merge all parts of a step into one, with nodes in order and tasks numbered consecutively."""
+    if len(steps) == 1:
+        return steps[0]
     numbers = count()
-    tasks = [[next(numbers) for _ in node] for step in steps for node in step.tasks] if len(steps) > 1 else None
     return steps[0]._replace(
         nodes=[node for step in steps for node in step.nodes],
         cpus=[cpus for step in steps for cpus in step.cpus],
         mem=[mem for step in steps for mem in step.mem],
         gpus=[gpus for step in steps for gpus in step.gpus],
-        tasks=tasks or steps[0].tasks,
+        tasks=[[next(numbers) for _ in node] for step in steps for node in step.tasks],
     )
 
 
@@ -95,7 +96,7 @@ def _unable(refused: CommandError, job_id: int) -> CommandError:
 
 
 def _try(state: StateDirectory, parts: Sequence[PendingPart]) -> Created | None:
-    """Enter the step, or None while there is no room for one of its parts."""
+    """Record the step. Return None while there is no room for one of its parts."""
     placed: list[Step] = []
     # One transaction: no other srun may take the resources before the step is entered.
     with state.transaction():

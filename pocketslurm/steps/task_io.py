@@ -114,7 +114,7 @@ class StepStreams:
         return TaskStreams(task_end, task_end, task_end, is_terminal=True)
 
     def started(self) -> None:
-        """Let go of what the task has now."""
+        """Close the ends that belong to the started task: srun would never see the end of a stream otherwise."""
         for each in self._task_side:
             os.close(each)
         self._task_side.clear()
@@ -187,10 +187,10 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class OutputFile:
-    """One place that the streams of several tasks flow into.
+    """A file to which the streams of several tasks are written.
 
     Args:
-        fd: Where it is written.
+        fd: The open file.
         width: Digits of the label `<task>: `, None without labels.
         whole_lines: Hold a line back until it is complete.
     """
@@ -299,7 +299,7 @@ class StreamMover:
 
     @property
     def drained(self) -> bool:
-        """All output has come through."""
+        """Return whether all output has been read."""
         return not self._outlets
 
     def drain(self) -> None:

@@ -38,6 +38,7 @@ class Terminal:
     @contextlib.contextmanager
     def raw(self) -> Iterator[None]:
         """Pass every key, Ctrl-C too, and every change of the window's size to the task."""
+        # The kernel sends this signal when the size of the user's window changes.
         signal.signal(signal.SIGWINCH, lambda *_: self._copy_size())
         tty.setraw(0, termios.TCSANOW)
         try:

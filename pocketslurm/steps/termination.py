@@ -87,7 +87,7 @@ class StepTermination:
         self._messages.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
 
     def abort(self) -> None:
-        """End it by force."""
+        """End the step with SIGKILL."""
         self._cancel("")
         self.kill()
 
@@ -98,7 +98,7 @@ class StepTermination:
         self._ask(self._policy.job_kill_wait)
 
     def cancel(self, why: str) -> None:
-        """End it as the job's supervisor has it."""
+        """End the step because its job is cancelled, with the reason."""
         self._cancel(why)
         self._ask(self._policy.job_kill_wait)
 
@@ -119,6 +119,7 @@ class StepTermination:
             self._timers.set(f"again {self.name}", _AGAIN_SECONDS, self.kill)
 
     def _ask(self, kill_wait: float) -> None:
+        # Only the tasks get SIGTERM, and not their children, as with proctrack/cgroup.
         terminate(self._tasks)
         self._timers.set(f"kill {self.name}", kill_wait, self.kill)
 

@@ -187,7 +187,7 @@ def test_an_option_of_the_container_plugin_is_accepted() -> None:
 
 def test_text_of_a_here_document_is_neither_directive_nor_command() -> None:
     script = read("cat >x.sbatch <<'E'\n#SBATCH --nodes=4\nsrun $SLURM_PROCID\nE\n# end\n")
-    assert script.comments == {1, 6}
+    assert script.comments == {1: 1, 6: 1}
     assert [launch.program.name for launch in script.launch_lines] == ["cat"]
 
 

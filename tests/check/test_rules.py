@@ -56,6 +56,87 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT421", HEAD + "while true; do nvidia-smi; sleep 60; done\npython t.py\n", 2, E, "the loop runs"),
+    Bad(
+        "KIT424",
+        HEAD + "while read -r c; do timeout 1h srun -n1 python t.py $c; done < list\n",
+        2,
+        E,
+        "ends after the first",
+    ),
+    Bad(
+        "KIT405",
+        HEAD + "srun python t.py\necho finished\nif [ $? -ne 0 ]; then exit 1; fi\n",
+        4,
+        E,
+        "not of the training",
+    ),
+    Bad("KIT406", HEAD + "set -e\nn=0\nfor i in 1 2; do ((n++)); done\n", 4, E, "ends the script"),
+    Bad(
+        "KIT430",
+        HEAD + 'while getopts "ab" o; do case $o in a) ;; b) B=$OPTARG ;; esac; done\npython t.py $B\n',
+        2,
+        E,
+        "gives -b no value",
+    ),
+    Bad("KIT133", HEAD + "#SBATCH -p a100\npython t.py\n", 2, W, "asks for no GPU"),
+    Bad(
+        "KIT223",
+        HEAD + "#SBATCH -N1 -n8 -c4 --mem=120G\npids=()\n"
+        "for s in 1 2; do srun --exact -n1 -c4 python t.py $s & pids+=($!); done\n",
+        4,
+        W,
+        "one after another",
+    ),
+    Bad(
+        "KIT415",
+        HEAD + "sbatch --dependency=afterok:$SLURM_JOB_ID chain.sh $((N + 1))\n"
+        "python t.py --ckpt-dir ckpt/$SLURM_JOB_ID --resume auto\n",
+        3,
+        W,
+        "another id",
+    ),
+    Bad("KIT417", HEAD + "timeout 11h marian --model m.npz\nscontrol requeue $SLURM_JOB_ID\n", 3, W, "starts again"),
+    Bad("KIT421", HEAD + "vllm serve m --port 8000 > log 2>&1\nlm_eval --tasks mmlu\n", 2, E, "never starts"),
+    Bad("KIT125", HEAD + "module --redirect load gcc | tee log\nsrun ./a.x\n", 2, W, "the pipe ends"),
+    Bad(
+        "KIT315",
+        HEAD + "#SBATCH -N2 --gpus-per-node=8\nexport NCCL_IB_DISABLE=1  # test from Tuesday\nsrun python t.py\n",
+        3,
+        W,
+        "InfiniBand",
+    ),
+    Bad(
+        "KIT212",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\ntar -xf d.tar -C /local_nvme/$SLURM_JOB_ID\n"
+        "srun python t.py --data /local_nvme/$SLURM_JOB_ID/d\n",
+        3,
+        W,
+        "local to the first node",
+    ),
+    Bad(
+        "KIT309",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport GLOO_SOCKET_IFNAME=lo\nsrun python t.py\n",
+        3,
+        E,
+        "reaches no other node",
+    ),
+    Bad(
+        "KIT204",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=4\nexport RANK=$SLURM_PROCID\nsrun ./wrapper.sh\n",
+        3,
+        W,
+        "every task gets 0",
+    ),
+    Bad(
+        "KIT401",
+        HEAD + "srun python t.py\nsbatch --dependency=afterany:$SLURM_JOB_ID clean.sh\n",
+        2,
+        W,
+        "status of 'sbatch'",
+    ),
+    Bad("KIT432", HEAD + "LAST=$(ls --sort=time out/*.pt | tail -n 1)\n", 2, E, "oldest"),
+    Bad("KIT501", HEAD + "HF_TOKEN=$(<t)\nexport HF_TOKEN\nenv\n", 4, W, "env prints"),
     Bad("KIT401", HEAD + "X=$(srun python t.py)\nls ?\n", 2, W, "a failure in $(...) is lost"),
     Bad("KIT139", HEAD + "A=(1 2)\npython t.py --lr $A\n", 3, W, "the first of the 2 elements"),
     Bad("KIT216", FOUR + "srun python t.py --hidden-size 10 --num-attention-heads 4\n", 3, W, "4 attention heads"),
@@ -1432,6 +1513,119 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT133", HEAD + "#SBATCH -p a100\n# submit with: sbatch --gpus=4 this.sh\npython t.py\n"),
+    ("KIT421", HEAD + "while true; do python t.py && break; done\npython u.py\n"),
+    ("KIT406", HEAD + "set -e\nn=0\n((n++)) || true\n"),
+    ("KIT407", HEAD + "cp -r out results\nrm -rf other\n"),
+    ("KIT407", HEAD + "set -e\ncp -r out results\nrm -rf out\n"),
+    (
+        "KIT407",
+        HEAD + "rsync -a $TMPDIR/out results/\nrm -rf $TMPDIR/out\n"
+        "rsync -a /scratch/$SLURM_JOB_ID/out results/\nrm -rf /scratch/$SLURM_JOB_ID/out\n",
+    ),
+    ("KIT407", HEAD + "cp -r out results || exit 1\nrm -rf out\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -n8 -c4 --mem-per-cpu=2G\nfor s in 1 2; do srun --exact -n1 -c4 python t.py $s & done\nwait\n",
+    ),
+    (
+        "KIT415",
+        HEAD + "sbatch --dependency=afterok:$SLURM_JOB_ID chain.sh $((N + 1))\n"
+        "python t.py --ckpt-dir ckpt/$SLURM_JOB_ID --resume ckpt/$PREVIOUS\n",
+    ),
+    ("KIT417", HEAD + "timeout 11h marian --model m.npz\n[ -f done ] || scontrol requeue $SLURM_JOB_ID\n"),
+    ("KIT421", HEAD + "code-server --port 8080 &\nwait\n"),
+    ("KIT227", HEAD + '#SBATCH -N1\n[ -n "$PBS_JOBID" ] && ID=$PBS_JOBID\npython t.py\n'),
+    ("KIT316", HEAD + "#SBATCH -N2 --ntasks-per-node=4\nexport NCCL_SOCKET_IFNAME=eth,ib\nsrun python t.py\n"),
+    ("KIT503", HEAD + '[ -n "$OUT" ] && rm -rf $OUT/*\n'),
+    (
+        "KIT209",
+        HEAD + "#SBATCH -N1 --ntasks-per-node=1\ncat > sub.sh <<'EOF2'\n"
+        "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nEOF2\n"
+        "srun python t.py  # no $SLURM_CPUS_PER_TASK here\n",
+    ),
+    ("KIT406", HEAD + "set -e\ni=0\ncat > loop.sh <<'EOF2'\n((i++))\nEOF2\n"),
+    ("KIT432", HEAD + 'echo "LATEST=\\$(ls -t out/*.pt | tail -n 1)"\n'),
+    ("KIT503", HEAD + "for d in a b; do rm -rf $d/*; done\nread -r dir < list\nrm -rf $dir/*\n"),
+    ("KIT503", HEAD + "trap 'pkill -TERM -P $$' EXIT\npkill --parent $$\npkill -f \"t.py --job $SLURM_JOB_ID\"\n"),
+    (
+        "KIT504",
+        HEAD + 'srun apptainer exec i.sif bash -c "python t.py --host $(scontrol show hostnames $X | head -n1)"\n',
+    ),
+    ("KIT217", HEAD + "#SBATCH -N1 --ntasks-per-node=64\nexport OMP_NUM_THREADS=4\nmpirun -np 16 ./a\n"),
+    (
+        "KIT301",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport MASTER_ADDR=localhost\n"
+        'if [ "$SLURM_NNODES" -gt 1 ]; then export MASTER_ADDR=$(scontrol show hostnames | head -n 1); fi\n'
+        "srun python t.py\n",
+    ),
+    (
+        "KIT301",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport MASTER_ADDR=${MASTER_ADDR:-localhost}\nsrun python t.py\n",
+    ),
+    (
+        "KIT304",
+        HEAD
+        + "#SBATCH -N2 --ntasks-per-node=1\nrank=0\nsrun bash -c 'for rank in 0 1; do echo $rank; done; python t.py'\n",
+    ),
+    (
+        "KIT313",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\n"
+        'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)\n'
+        'srun -N1 -n1 -w "$HEAD_NODE" ray start --head --block &\n',
+    ),
+    ("KIT202", HEAD + "#SBATCH -N4 --ntasks-per-node=1\npython launch_all.py\n"),
+    ("KIT208", HEAD + "#SBATCH --gpus-per-node=1 -c8\ntorchrun --standalone --nproc-per-node=8 t.py --device cpu\n"),
+    ("KIT218", HEAD + "srun ulimit -a\nsrun type python\n"),
+    ("KIT411", HEAD + "#SBATCH --signal=B:USR1@120\nexec python t.py\n"),
+    ("KIT424", HEAD + "while read -r line <&3; do srun python t.py $line; done 3< list\n"),
+    ("KIT421", HEAD + "timeout 60 nvidia-smi -l 1\ntop -b -n 1 | head\ntensorboard --version\npython t.py\n"),
+    ("KIT501", HEAD + "export OPENAI_API_KEY=EMPTY\nvllm serve x --api-key token-abc123 &\n"),
+    ("KIT135", HEAD + "PATH=/opt/conda/bin python a.py\nsrun python t.py\n"),
+    ("KIT253", HEAD + "#SBATCH -a 1-4\ncd run_$SLURM_ARRAY_TASK_ID\npython t.py --out results.json > log.txt\n"),
+    (
+        "KIT313",
+        HEAD + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n"
+        "export A=$(host $SLURM_JOB_NODELIST_HET_GROUP_0) MASTER_ADDR=$(host $SLURM_JOB_NODELIST_HET_GROUP_1)\n"
+        "srun --het-group=1 python t.py\n",
+    ),
+    (
+        "KIT311",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
+        "srun -N1 -n4 bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_PROCID python t.py'\n",
+    ),
+    (
+        "KIT311",
+        HEAD
+        + "#SBATCH --gpus-per-node=4\n# GPU 3 of our node is broken\nexport CUDA_VISIBLE_DEVICES=0,1,2\npython t.py\n",
+    ),
+    (
+        "KIT314",
+        HEAD + "#SBATCH -N1 --ntasks-per-node=2 --gpus-per-task=1\n# the prolog of this site shows all GPUs\n"
+        "srun bash -c 'python t.py --device cuda:$SLURM_LOCALID'\n",
+    ),
+    ("KIT505", HEAD + "docker run --rm --gpus all $MOUNTS image python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "docker run --rm --gpus all --volumes-from store image python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "apptainer exec --nv --mount type=bind,src=/raid,dst=/data i.sif python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "apptainer exec --nv $BINDS i.sif python t.py --data /data/x\n"),
+    ("KIT505", HEAD + "podman run --rm --gpus all -v/data:/data image python t.py --data /data/x\n"),
+    ("KIT231", HEAD + "python t.py --fp16=$FP16 --bf16 ${BF16:-true}\n"),
+    ("KIT417", HEAD + "#SBATCH --job-name=train\npython t.py\nsbatch other/train.sh\n"),
+    ("KIT112", HEAD + "python t.py --seed 1 --seed 2 --lr=1 --lr=2\n"),
+    ("KIT432", HEAD + "LAST=$(find out -name 'checkpoint-*' -printf '%T@ %p\\n' | sort -n | tail -n 1)\n"),
+    ("KIT432", HEAD + "LAST=$(ls -d --sort=time --reverse out/checkpoint-* | tail -n 1)\n"),
+    ("KIT432", HEAD + "LAST=$(ls -t -r out/*.pt | tail -n 1)\n"),
+    ("KIT212", HEAD + "#SBATCH -N2 --ntasks-per-node=4\nsrun python t.py --data-url=file:///tmp/data\n"),
+    ("KIT511", HEAD + 'D=$(mktemp -d)\nchmod 777 "$D"\n'),
+    ("KIT511", HEAD + "chmod 777 out  # the administrators publish this folder\n"),
+    (
+        "KIT509",
+        HEAD + "#SBATCH --gpus-per-node=1 --mem=10G\n# this partition gives every job a whole node\n"
+        "docker run --rm --gpus all image python t.py\n",
+    ),
+    ("KIT142", HEAD + "# t.py reads it and calls init_process_group\nexport NCCL_TIMEOUT=3600\npython t.py\n"),
+    ("KIT501", HEAD + "HF_TOKEN=$(<t)\nenv\npython t.py\n"),
+    ("KIT501", HEAD + "HF_TOKEN=$(<t) python get.py\nenv\npython t.py\n"),
     ("KIT257", HEAD + "#SBATCH -a 0-9\ngit clone /r $TMPDIR/r\ngit -C $TMPDIR/r checkout main\npython t.py\n"),
     ("KIT112", HEAD + "A=(--lr 1)\npython t.py ${A[@]} --lr 2\n"),
     ("KIT112", HEAD + "python t.py --tag a --tag b --lr 1 --lr=1\n"),
@@ -2397,3 +2591,11 @@ def test_a_long_dash_is_named(line: str) -> None:
 def test_a_carriage_return_at_the_end_of_one_line_does_not_stop_the_check() -> None:
     script = BatchScript("#!/bin/bash\n#SBATCH -N2\r")
     assert script.options == {"nodes": "2"}
+
+
+def test_a_configuration_beside_the_script_is_read() -> None:
+    files = {"ds.json": BATCHES}
+    text = GPUS + "deepspeed --num_gpus 4 t.py --deepspeed --deepspeed_config ds.json\n"
+    found = check(BatchScript(text, site=Site(read=files.get)))
+    assert [(each.code, each.line) for each in found] == [("KIT230", 3)]
+    assert check(BatchScript(text, site=Site(read=lambda _: None))) == []

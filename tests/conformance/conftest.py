@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster"]
 
-MINUTE = 3.0
+MINUTE = 6.0
 """Seconds per minute of a time limit on the embedded engine."""
 
 

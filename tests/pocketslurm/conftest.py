@@ -162,6 +162,14 @@ def make_slurm(tmp_path: Path) -> Iterator[Callable[..., Slurm]]:
         each.clear()
 
 
+@pytest.fixture(scope="module")
+def unused_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """An embedded Slurm like `slurm` for the tests of a module that submit no job that starts."""
+    found = Slurm(tmp_path_factory.mktemp("unused"))
+    yield found
+    found.clear()
+
+
 @pytest.fixture
 def slurm(make_slurm: Callable[..., Slurm]) -> Slurm:
     """An embedded Slurm of four nodes n1-n4 with 8 CPUs and 2 GPUs each."""

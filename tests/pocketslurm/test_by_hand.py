@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,6 @@ there = f"local {local} of {os.environ['SLURM_NTASKS_PER_NODE']}, node {node} of
 words = " ".join(f'"{word}"' if " " in word else word for word in sys.argv[1:])
 print(f"rank {rank} of {size}, {there} on {os.environ['SLURMD_NODENAME']}: {words}", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slurm, dict[str, int]]]:
-    """Submit each script from its own folder, and return the job ids."""
-    slurm = Slurm(tmp_path_factory.mktemp("by_hand"), cpus=512, gpus=8, strict=False)
-    try:
-        yield slurm, {path.stem: submit(slurm, path) for path in SCRIPTS}
-    finally:
-        slurm.clear()
 
 
 def submit(slurm: Slurm, path: Path) -> int:
@@ -78,9 +68,9 @@ def expected(path: Path, job_id: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_runs_unchanged(path: Path, jobs: tuple[Slurm, dict[str, int]]) -> None:
-    slurm, ids = jobs
-    job_id = ids[path.stem]
+def test_a_script_runs_unchanged(path: Path, make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(cpus=512, gpus=8, strict=False)
+    job_id = submit(slurm, path)
     wait_for(lambda: not any(job.active for job in jobs_of(slurm, job_id)), seconds=120)
     found = logs(slurm.folder / path.stem)
     script = rf"{re.escape(str(slurm.directory))}/jobs/\w+/slurm_script"

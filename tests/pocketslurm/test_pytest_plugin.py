@@ -51,14 +51,11 @@ def test_a_job_that_fails(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     assert (job.id, job.state, job.exit_code, job.output, job.error) == (1, "FAILED", 3, "1\n", "1\n")
 
 
-@pytest.mark.parametrize(
-    ("command", "exit_code"), [("exit 137", 137), ("kill -TERM $$", 143), ("sleep 60", 143), ("true", 0)]
-)
-def test_the_exit_code_of_a_script(pocketslurm: PocketSlurm, tmp_path: Path, command: str, exit_code: int) -> None:
-    job = pocketslurm.submit("--output", tmp_path / "log", "--wrap", command)
-    if command == "sleep 60":
-        subprocess.run(["scancel", str(job.id)], check=True)
-    assert job.wait().exit_code == exit_code
+def test_the_exit_code_of_a_script(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
+    codes = {"exit 137": 137, "kill -TERM $$": 143, "sleep 60": 143, "true": 0}
+    jobs = {command: pocketslurm.submit("--output", tmp_path / "%j", "--wrap", command) for command in codes}
+    subprocess.run(["scancel", str(jobs["sleep 60"].id)], check=True)
+    assert {command: job.wait().exit_code for command, job in jobs.items()} == codes
 
 
 def test_an_array(pocketslurm: PocketSlurm, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hpc_kit.run_files import read_first_failure
+from hpc_kit.run_files import claim_first_failure, read_first_failure
 from hpc_kit.runtime import __main__ as main_module
 from hpc_kit.runtime import joined_ranks, shutdown
 from hpc_kit.runtime.__main__ import main
@@ -178,6 +178,22 @@ def test_a_worker_of_torchrun_that_stopped_ends_with_0_and_a_mark(
     assert exit_code_of([program("raise SystemExit(138)")]) == code
     assert (tmp_path / "run" / "stopped").exists() == (code == 0)
     assert not (tmp_path / "run" / "first-failure").exists()
+
+
+@pytest.mark.parametrize(("restart", "code"), [("0", 137), ("1", 3)])
+def test_the_last_start_of_torchruns_workers_decides_which_rank_failed(
+    restart: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With --max-restarts, an earlier failure has not ended the job."""
+    for name, value in worker(0, agents=1, per_agent=2, TORCHELASTIC_RESTART_COUNT=restart).items():
+        monkeypatch.setenv(name, value)
+    claim_first_failure(tmp_path / "run", 1, "n1", 137)
+    monkeypatch.setattr(main_module, "_write_own_log", lambda _: None)
+    monkeypatch.setattr(main_module, "find_spec", lambda _: None)  # without torch, no rank waits for another one
+    assert exit_code_of([program("raise SystemExit(3)")]) == 3
+    first = read_first_failure(tmp_path / "run")
+    assert first is not None
+    assert first.exit_code == code
 
 
 def test_a_command_replaces_the_process_with_torch_variables_set(monkeypatch: pytest.MonkeyPatch) -> None:

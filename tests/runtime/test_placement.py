@@ -171,7 +171,7 @@ def test_ranks_with_one_cpu_and_different_nodes_are_a_warning(monkeypatch: pytes
     everybody = [rank(0, cpus=(0,)), rank(1, cpus=(1,)), rank(2, torch="2.12.0"), rank(3)]
     one_cpu, versions = placement.placement_warnings(everybody, {})
     assert one_cpu.startswith("ranks 0, 1 may run on one CPU only: srun --cpus-per-task=N")
-    assert versions == "the nodes differ in torch: 2.13.0 on n1, n2; 2.12.0 on n2"
+    assert versions == "the nodes differ in torch: 2.12.0 on n2; 2.13.0 on n1, n2"
     assert placement.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {}) == []
     (asked,) = placement.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {"SLURM_CPUS_PER_TASK": "4"})
     assert asked.startswith("rank 0 may run on one CPU only")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpc_kit.errors import SpecError
@@ -279,7 +280,8 @@ def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_one
 
     monkeypatch.setattr(watchdog, "_progress", Progress())
     loss: Any = Loss()  # only its conversion to a number is used
-    watchdog.progress(7, best=loss)
+    step: Any = np.int64(7)
+    watchdog.progress(step, total=step, best=loss)
     its = watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)
     its._write_progress()
     its._shares.close()

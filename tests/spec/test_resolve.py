@@ -51,6 +51,11 @@ def test_gpus_per_task_become_gpus_per_node(asked: object, by_node: str) -> None
     )
 
 
+def test_one_rank_a_node_sees_the_same_gpus_with_both_options() -> None:
+    job = fit(nodes=2, ntasks_per_node=1, gpus_per_task=2, cpus_per_task=1)
+    assert (options(job, *GPUS), job.notes) == ({"gpus_per_node": "2"}, ())
+
+
 @pytest.mark.parametrize(
     ("tres", "older"),
     [

@@ -26,13 +26,19 @@ def test_each_cluster_of_a_real_slurm_has_its_own_watcher() -> None:
     assert shared_watcher(there) is not shared_watcher(here)
 
 
-def test_one_query_serves_all_jobs_until_it_expires(slurm: FakeSlurm, watcher: JobWatcher) -> None:
+def test_one_query_serves_all_jobs_until_it_expires(
+    slurm: FakeSlurm, watcher: JobWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlurmClient, "poll_seconds", 3600.0)
     slurm.queue("12 RUNNING", "13_0 COMPLETED", "13_1 RUNNING")
     assert watcher.get_state("12") == "RUNNING"
     assert watcher.get_state("13") == "RUNNING"
     calls = len(slurm.read("squeue.calls").splitlines())
     assert [watcher.is_done(job_id) for job_id in ("13_0", "13_1", "12")] == [True, False, False]
     assert len(slurm.read("squeue.calls").splitlines()) == calls
+    monkeypatch.setattr(SlurmClient, "poll_seconds", 0.0)
+    assert watcher.get_state("12") == "RUNNING"
+    assert len(slurm.read("squeue.calls").splitlines()) == calls + 1
     assert watcher.get_info("12", mode="cache") == {"JobID": "12", "State": "RUNNING", "NodeList": "n[1-2]"}
 
 

@@ -99,10 +99,10 @@ def work(run: Run, rank: int) -> object:
         "norms": [norm.item() for norm in norms],
         "before": result.before,
         "after": result.after,
-        "communication": result.times.communication,
-        "waiting": result.times.imbalance,
-        "data": result.times.data_share,
-        "slowest": result.times.slowest_rank()[0],
+        "communication": result.timer.times.communication,
+        "waiting": result.timer.times.imbalance,
+        "data": result.timer.times.data_share,
+        "slowest": result.timer.times.slowest_rank()[0],
         "kept": result.kept,
     }
 

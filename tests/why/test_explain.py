@@ -37,6 +37,51 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
+def test_ranks_that_fail_with_one_error_are_all_named(tmp_path: Path) -> None:
+    for rank in range(8):
+        error = f"ValueError: shard {rank} is empty" if rank % 2 else LOST
+        tmp_path.joinpath(f"rank-{rank}.log").write_text(STEPS + TRACEBACK.format(error=error))
+    verdict = explain([tmp_path])
+    assert verdict.cause.startswith("each of ranks 1, 3, 5, 7 failed with ValueError: shard 1 is empty")
+    assert (verdict.rank, verdict.ranks, verdict.confidence) == (1, [1, 3, 5, 7], "certain")
+    assert verdict.also == ["ranks 0, 2, 4, 6 failed because of it (lost connection)"]
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "ranks"),
+    [
+        ("Segmentation fault", "each of ranks 4, 5, 7 on n2 crashed", [4, 5, 7]),
+        # The first exit ends the remaining tasks.
+        ("Exited with exit code 1", "unknown: rank 2 on n1 ended with exit code 1", [2]),
+    ],
+)
+def test_only_the_first_of_equal_exit_codes_is_the_cause(
+    tmp_path: Path, end: str, cause: str, ranks: list[int]
+) -> None:
+    first = "2" if "code" in end else "4,5"
+    log = f"srun: error: {'n1' if first == '2' else 'n2'}: task{'s' * (first != '2')} {first}: {end}\n"
+    log += f"srun: error: n2: task 7: {end}\nsrun: error: n1: tasks 0-1: Terminated\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log)
+    assert verdict.cause.startswith(cause)
+    assert verdict.ranks == ranks
+
+
+def test_one_exception_in_different_lines_is_not_one_error(tmp_path: Path) -> None:
+    other = TRACEBACK.replace("line 9", "line 12")
+    logs = {f"rank__{rank}_log": STEPS + LOST for rank in (0, 3)}
+    logs |= {
+        f"rank__{rank}_log": STEPS + text.format(error="AssertionError") for rank, text in ((1, TRACEBACK), (2, other))
+    }
+    assert why(tmp_path, **logs).ranks == [1]
+
+
+def test_several_late_ranks_are_all_named(tmp_path: Path) -> None:
+    log = STEPS + "RuntimeError: Ranks 2, 3 failed to pass monitoredBarrier in 60000 ms\n"
+    verdict = why(tmp_path, slurm_log=log)
+    assert verdict.cause.startswith("each of ranks 2, 3 is late or hangs")
+    assert (verdict.rank, verdict.ranks) == (2, [2, 3])
+
+
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
     late = TRACEBACK.format(
         error="RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete"
@@ -155,7 +200,7 @@ def test_secrets_are_masked(text: str, masked: str) -> None:
 def test_the_document_has_exactly_its_keys_and_no_escapes(tmp_path: Path) -> None:
     verdict = why(tmp_path, slurm_log="\x1b[31m" + TRACEBACK.format(error="ValueError: \x1b[1mbad\x1b[0m\x07 shard"))
     document = verdict_json(verdict)
-    assert list(document) == ["cause", "class", "rank", "host", "evidence", "traceback", "fix", "confidence"]
+    assert list(document) == ["cause", "class", "rank", "ranks", "host", "evidence", "traceback", "fix", "confidence"]
     assert "\x1b" not in str(document) and "\x07" not in str(document)
     assert [label for label, _ in verdict_rows(verdict)][:2] == ["cause", "proof"]
 
@@ -1184,6 +1229,110 @@ def test_the_node_of_a_task_follows_from_the_blocks_of_tasks(tmp_path: Path, lau
     failed = TRACEBACK.format(error="KeyError: 'a'")
     verdict = why(tmp_path, rank__0_log=STEPS, rank__1_log=STEPS, rank__2_log=failed, rank__3_log=STEPS, sacct_txt=rows)
     assert (verdict.rank, verdict.host) == (2, host)
+
+
+def nccl(rank: int, text: str = "comm 0x55d rank {rank} nranks 4 cudaDev 0") -> str:
+    host = "alpha" if rank < 2 else "beta"
+    return f"{host}:{40 + rank}:41 [{rank % 2}] NCCL INFO {text.format(rank=rank)}\n"
+
+
+NCCL_START = "Bootstrap : Using ib0:10.0.0.2<0>"
+KEY_ERROR = TRACEBACK.format(error="KeyError: 'labels'")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"slurm.out": "3: {e}srun: error: beta: task 3: Exited with exit code 1\n"},
+        {"rank-3.log": nccl(3, NCCL_START) + "{e}", "rank-0.log": LOST},
+        {"rank-3.log": "hostname: beta\n{e}", "rank-0.log": LOST},
+        {"job.log": "".join(map(nccl, range(4))) + "[rank3]: {e}"},
+        {"job.log": "".join(f"{rank}: {nccl(rank, NCCL_START)}" for rank in range(4)) + "3: {e}"},
+        {"job.log": "Rank 3/4 is running on host beta\n[rank3]: {e}"},
+        # Slurm's listing proves that the words in the names are hosts.
+        {
+            "fit-alpha-rank0.log": LOST,
+            "fit-beta-rank3.log": "{e}",
+            "sacct.txt": "JobID|State|NodeList\n7|FAILED|alpha,beta\n",
+        },
+    ],
+)
+def test_any_log_may_name_the_host_of_a_rank(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        label = next((label for label in ("3: ", "[rank3]: ") if label + "{e}" in text), "")
+        labelled = "".join(f"{label}{line}\n" for line in KEY_ERROR.splitlines())
+        (tmp_path / name).write_text(text.replace(label + "{e}", labelled))
+    verdict = explain([tmp_path])
+    assert (verdict.rank, verdict.host) == (3, "beta")
+
+
+def test_the_host_in_the_middle_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "fit-77-gpu03.out").write_text(LOST)
+    (tmp_path / "fit-77-gpu04.out").write_text(KEY_ERROR)
+    assert explain([tmp_path]).host == "gpu04"
+
+
+def test_the_message_of_prrte_goes_on_in_the_next_line(tmp_path: Path) -> None:
+    end = "prterun noticed that process rank 3 with PID 42 on node beta exited on\nsignal 9 (Killed).\n"
+    verdict = why(tmp_path, job_log=STEPS + end)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("killed", 3, "beta")
+
+
+def test_ranks_on_several_hosts_have_no_common_host(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded: '/home/u/rank{}.pt'")
+    log = "".join(f"[rank{rank}]: {line}\n" for rank in (0, 8) for line in failed.format(rank).splitlines())
+    log += "[rank1]: step 1\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=log + "srun: error: n2: task 8: Exited with exit code 1\n")
+    assert verdict.cause.startswith("each of ranks 0, 8 on n[1-2] could not write")
+    assert (verdict.rank, verdict.host, verdict.ranks) == (0, None, [0, 8])
+
+
+def test_an_error_behind_the_prefix_of_vllm_is_the_cause(tmp_path: Path) -> None:
+    prefix = "(EngineCore_DP0 pid=6804) ERROR 10-07 12:03:21 [core.py:708] "
+    failed = TRACEBACK.format(error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB.")
+    log = "".join(f"{prefix}{line}\n" for line in failed.splitlines())
+    refers = TRACEBACK.format(error="RuntimeError: Engine core initialization failed. See root cause above.")
+    log += "".join(f"(APIServer pid=6611) {line}\n" for line in refers.splitlines())
+    assert why(tmp_path, job_log=log).class_ == "gpu-memory"
+
+
+def test_a_command_that_was_not_found_kept_its_rank_from_joining(tmp_path: Path) -> None:
+    waited = TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
+    log = "2: /bin/bash: line 1: torchrun: command not found\n"
+    log += "".join(f"{rank}: {line}\n" for rank in (0, 1) for line in ("starting", *waited.splitlines()))
+    verdict = why(tmp_path, job_log=log + "srun: error: n1: task 0: Exited with exit code 1\n")
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("command-not-found", 2, "likely")
+
+
+@pytest.mark.parametrize(
+    ("last", "class_"),
+    [("epoch 0 finished after 1247 batches\n", "uneven-inputs"), ("step 9 loss 2.1\n", "collective-order")],
+)
+def test_a_rank_without_further_batches_calls_another_collective(tmp_path: Path, last: str, class_: str) -> None:
+    watchdog = (
+        "[rank{0}]:[E1201 20:41:00 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=16, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=1800000) ran for 1800031 ms\n"
+    )
+    logs = {f"rank__{rank}_log": STEPS + watchdog.format(rank, "ALLREDUCE", 65536) for rank in (0, 1)}
+    logs["rank__2_log"] = STEPS + last + watchdog.format(2, "BROADCAST", 1)
+    verdict = why(tmp_path, **logs)
+    assert (verdict.class_, verdict.rank) == (class_, 2)
+
+
+def test_a_message_without_a_label_once_for_each_rank_is_one_of_every_rank(tmp_path: Path) -> None:
+    log = "Could not override 'training.lr_sheduler'.\n" * 4 + "srun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=log + "srun: error: n2: tasks 2-3: Exited with exit code 1\n")
+    assert verdict.cause.startswith("every rank refused its arguments")
+    assert verdict.ranks == [0, 1, 2, 3]
+
+
+def test_a_fortran_program_names_its_ranks_in_its_logs(tmp_path: Path) -> None:
+    (tmp_path / "rsl.error.0000").write_text("taskid: 0 hostname: node112\nstep 1\n")
+    failed = "forrtl: severe (24): end-of-file during read, unit 27, file /scratch/ozone_31.bin\n"
+    (tmp_path / "rsl.error.0031").write_text(f"taskid: 31 hostname: node113\nstep 1\n{failed}")
+    (tmp_path / "job.o1").write_text("Abort(1) on node 31 (rank 31 in comm 0): application called MPI_Abort\n")
+    verdict = explain([tmp_path])
+    assert (verdict.class_, verdict.rank, verdict.host) == ("fortran-error", 31, "node113")
 
 
 def test_a_write_error_that_a_helper_survived_does_not_explain_a_damaged_checkpoint(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hpc_kit.check.rules import (
     counts,
     devices,
     environment,
+    files,
     frameworks,
     job_end,
     job_options,
@@ -18,7 +19,9 @@ from hpc_kit.check.rules import (
     parallelism,
     rendezvous,
     restarts,
+    secrets,
     set_up,
+    signals,
     steps,
 )
 from hpc_kit.check.rules.finding import Finding as Finding
@@ -27,7 +30,7 @@ from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
     job_options, launch_line, steps, agents, frameworks, counts, parallelism, arrays, rendezvous, devices, set_up,
-    environment, containers, commands, job_end, restarts,
+    environment, secrets, files, containers, commands, job_end, signals, restarts,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(

@@ -62,7 +62,8 @@ def agent_node_count(script: BatchScript) -> Iterator[Problem]:
             certain = not doubtful and not launch.has_default_count
             # `--standalone` alone says that there is one node.
             place = agent.word_of("standalone") or agent
-            yield Problem(place, what, remedy, (line, launch.line, agent.line), certain)
+            lines = [each.line for each in (agent.node_count, agent.node_rank) if each is not None]
+            yield Problem(place, what, remedy, (line, launch.line, agent.line, *lines), certain)
 
 
 _PREPARES = frozenset({".", "cd", "conda", "export", "mkdir", "ml", "module", "set", "source", "ulimit"})
@@ -267,8 +268,7 @@ def _may_be_unset(script: BatchScript, name: str) -> bool:
     copies = [each.name for each in script.written_assignments if whole.fullmatch(each.value.raw)]
     if any(f"${{{copy}:-" in script.code for copy in copies):
         return True
-    test = rf"-[zvn]\s+\"?(\$\{{?)?{name}\b|\$\{{{name}:?[-+=?]|\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
-    return re.search(test, script.code) is not None
+    return script.tests_variable(name)
 
 
 def _may_be_array(script: BatchScript) -> bool:
@@ -325,10 +325,11 @@ def _missing_options(script: BatchScript) -> Iterator[Problem]:
         return
     if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):
         yield from _missing_ntasks(script)
-    text = script.code
+    text = "\n".join(line for _, line in script.command_lines)
     for name, option in _OPTION_OF_VARIABLE.items():
-        guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
-        if option in script.options or name in script.assigned or guarded or _has_refused_directive(script, option):
+        if option in script.options or name in script.assigned or script.tests_variable(name):
+            continue
+        if _has_refused_directive(script, option):
             continue
         if "GPUS" in name and not script.size.has_gpus:
             continue

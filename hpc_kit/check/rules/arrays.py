@@ -185,7 +185,7 @@ def _outside_list(script: BatchScript, name: str, elements: range, selected: dic
 def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
     """Find a `sed`, `awk` or `head` that gets 0 as the number of a line in the first element of the array."""
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
-    for number, line in [*script.code_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
+    for number, line in [*script.command_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
         if match and name and (name == _INDEX or index.compute(f"${name}", 0) == 0):
@@ -350,8 +350,10 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         # Other programs make a folder with a name of its own in --output-dir.
         if folder is None and (_trains_with_hugging_face(launch) or _hides_element(launch)):
             folder = launch.argument(*_FOLDERS_OF_RUNS)
-        if folder is not None and not folder.text.startswith(("/", "$")) and _moves_to_own_folder(script, launch):
-            folder = None
+        moves = _moves_to_own_folder(script, launch)
+        file, folder = (
+            None if moves and text and not text.text.startswith(("/", "$")) else text for text in (file, folder)
+        )
         name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
         names_run = name is not None and "$" in name.text
         if file is not None:
@@ -362,7 +364,8 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
             what = f"all elements of the array save their results in {folder.text}"
             yield Problem(_option_word(launch, folder), what, remedy, (directive.line, folder.line))
         for output in overwritten_files(launch):
-            if output.literal and not output.literal.startswith("/dev/"):
+            own = moves and not (output.literal or "").startswith("/")
+            if output.literal and not output.literal.startswith("/dev/") and not own:
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
     yield from _shared_settings(script, directive)

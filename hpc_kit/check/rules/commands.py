@@ -15,7 +15,8 @@ from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
-from hpc_kit.check.rules.steps import runs_forever
+from hpc_kit.check.rules.set_up import sets
+from hpc_kit.check.rules.steps import never_ends
 
 
 @rule("KIT421")
@@ -31,14 +32,20 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Lists; bash(1), wait.
     """
     yield from _wait_for_endless(script)
-    training = script.training
-    last = training[-1] if training else None
+    if not script.training:
+        return
+    last = script.training[-1]
+    for step in _endless_loops(script):
+        before = script.is_before(step, last.command) and _is_on_the_way(step, last, loop=True)
+        if before and not step.in_background and not step.in_task:
+            what = f"the loop runs until the job ends: line {last.line} never starts"
+            yield Problem(step, what, "end the loop in &, as in `done &`", (last.line,))
     for launch in script.launch_lines:
         step = launch.command
-        if last is None or launch is last or step.in_background or launch.inner_command is not step:
+        if launch is last or step.in_background or launch.inner_command is not step:
             continue
         before = script.is_before(step, last.command) and _is_on_the_way(step, last)
-        if not before or not runs_forever(launch.program.texts):
+        if not before or not never_ends(launch):
             continue
         what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
         remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
@@ -52,38 +59,57 @@ _ENDING = frozenset({"disown", "kill", "killall", "pkill", "scancel"})
 
 
 def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
-    """Find a `wait` for all processes in the background, one of which never ends."""
+    """Find the first `wait` for a process in the background that never ends."""
     if not script.training:
         return  # a job that is only a server waits for it
-    monitors = [
-        (launch.command, launch.program.name)
-        for launch in script.launch_lines
-        if runs_forever(launch.program.texts) and all(stage.name != "timeout" for stage in launch.stages)
-    ]
-    loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
-    for step, name in [*monitors, *((step, "the loop") for step in loops if _has_no_exit(script, step))]:
-        # What a subshell starts in its own background is no process of this shell.
-        behind = [place for place in step.position.outward() if place.statement.background]
-        if step.in_task or not behind or any(place.kind in {"function", "subshell"} for place in behind[0].outward()):
+    for step, name in _endless_in_background(script):
+        wait = _first_wait(script, step)
+        if wait is None:
             continue
-        for each in script.commands_after(step):
-            # `kill -0` only asks whether the process lives.
-            if each.name.rpartition("/")[2] in _ENDING and each.texts[1:2] != ["-0"]:
-                break
-            by_id = (
-                each.name == "wait"
-                and len(each.words) == 2
-                and each.syntax.words[1].raw.strip('"') in _ids_of(script, step)
-            )
-            if by_id and not each.is_conditional and script.training[-1].line != step.line:
-                what = f"this waits for {name} in line {step.line}, which never ends"
-                yield Problem(each, what, 'write kill "$pid" instead', (step.line,))
-                return
-            if each.name == "wait" and len(each.words) == 1 and not (each.is_conditional or each.in_background):
-                what = f"this also waits for {name} in line {step.line}, which never ends"
-                remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
-                yield Problem(each, what, remedy, (step.line,))
-                return
+        if len(wait.words) == 2:
+            what = f"this waits for {name} in line {step.line}, which never ends"
+            remedy = 'write kill "$pid" instead'
+        else:
+            what = f"this also waits for {name} in line {step.line}, which never ends"
+            remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
+        yield Problem(wait, what, remedy, (step.line,))
+        return
+
+
+def _endless_in_background(script: BatchScript) -> Iterator[tuple[TracedCommand, str]]:
+    """Yield the commands that the batch shell starts in the background and that never end, with their names."""
+    for launch in script.launch_lines:
+        if never_ends(launch) and _is_own_background(launch.command):
+            yield launch.command, launch.program.name
+    for step in _endless_loops(script):
+        if _is_own_background(step):
+            yield step, "the loop"
+
+
+def _is_own_background(step: TracedCommand) -> bool:
+    """Tell whether a command runs in the background of the batch shell itself, for which its `wait` waits."""
+    behind = next((place for place in step.position.outward() if place.statement.background), None)
+    if step.in_task or behind is None:
+        return False
+    # What a subshell starts in its own background is no process of this shell.
+    return all(place.kind not in {"function", "subshell"} for place in behind.outward())
+
+
+def _first_wait(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
+    """Return the first `wait` for all processes, or for this one, unless a command before it may end the process."""
+    ids = _ids_of(script, step)
+    for each in script.commands_after(step):
+        # `kill -0` only asks whether the process lives.
+        if each.name.rpartition("/")[2] in _ENDING and each.texts[1:2] != ["-0"]:
+            return None
+        if each.name != "wait" or each.is_conditional:
+            continue
+        is_for_all = len(each.words) == 1 and not each.in_background
+        is_by_id = len(each.words) == 2 and each.syntax.words[1].raw.strip('"') in ids
+        # If the last training itself is in the background, its `wait` is wanted.
+        if is_for_all or (is_by_id and script.training[-1].line != step.line):
+            return each
+    return None
 
 
 def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
@@ -93,6 +119,12 @@ def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
     return {text for name in names for text in (f"${name}", f"${{{name}}}")}
 
 
+def _endless_loops(script: BatchScript) -> list[TracedCommand]:
+    """Return the conditions of loops such as `while true` that nothing leaves."""
+    loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
+    return [step for step in loops if _has_no_exit(script, step)]
+
+
 def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether no command of the loop around a command leaves it."""
     loop = step.around("while")
@@ -100,10 +132,10 @@ def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
     return all(each.name not in {"break", "exit", "return"} for each in inside)
 
 
-def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:
-    """Tell whether the shell runs the command before the training, whatever happens."""
+def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: bool = False) -> bool:
+    """Tell whether the shell runs the command, or the loop around it, before the training, whatever happens."""
     around = {id(compound) for compound in last.command.compounds}
-    places = list(step.position.outward())
+    places = list(step.position.outward())[int(loop) :]
     inside = all(place.kind in {"", "function", "group"} or id(place.compound) in around for place in places)
     return inside and all(place.chain_index == 0 for place in places)
 
@@ -165,7 +197,8 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
         letters, option = step.texts[1:3]
         for other in script.commands_after(step):
             reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
-            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1]) if reads else None
+            before = script.lines[other.line - 1][: other.column - 1]
+            branch = re.search(r"(?:\A|;;|\bin)\s*\(?([A-Za-z])\)[^;]*\Z", before) if reads else None
             choice = other.around("case")
             # The branches of another `case` are no options.
             is_option = choice is not None and option in choice.words[0] and loop in other.compounds
@@ -295,24 +328,30 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
     Documented: ssh(1), -n; srun(1), --input.
     """
     for launch in script.launch_lines:
-        first, step = launch.stages[0], launch.command
-        if first.kind not in {"srun", "ssh", "mpirun"} or step.in_background or step.syntax.document is not None:
+        first, step = launch.stage("srun", "ssh", "mpirun"), launch.command
+        if first is None or step.in_background or step.syntax.document is not None:
             continue
         # Behind a pipe, the input is that of the pipe.
-        if step.position.pipeline_index > 0 or not any(map(_reads_lines, step.position.outward())):
+        if step.position.pipeline_index > 0 or not any(
+            _reads_lines(script, place) for place in step.position.outward()
+        ):
             continue
         quiet = "input" in first.options
         if first.name == "ssh":
             quiet = any(re.match(r"-\w*[nf]", text) for text in first.texts[:6])
-        end = max(word.line for word in step.syntax.words)
-        if not quiet and not any(re.search(r"(?<!\d)<", line) for line in script.lines[step.line - 1 : end]):
+        end = max(step.syntax.words, key=lambda word: (word.line, word.column))
+        # What follows a `;` belongs to the loop: `done < FILE`.
+        behind = script.lines[end.line - 1][end.column - 1 + len(end.raw) :].partition(";")[0]
+        before = [*script.lines[step.line - 1 : end.line - 1], script.lines[end.line - 1][: end.column - 1]]
+        before[0] = before[0][step.column - 1 :]
+        if not quiet and not any(re.search(r"(?<!\d)<", text) for text in (*before, end.raw, behind)):
             what = f"{first.name} reads the remaining lines of the loop: it ends after the first"
             option = "-n" if first.name == "ssh" else "--input=none" if first.kind == "srun" else "</dev/null"
-            edits = (Edit(step.line, step.column, first.name, f"{first.name} {option}"),) if option[0] == "-" else ()
+            edits = (Edit(first.line, first.column, first.name, f"{first.name} {option}"),) if option[0] == "-" else ()
             yield Problem(first, what, f"add {option}", edits=edits)
 
 
-def _reads_lines(place: BlockPosition) -> bool:
+def _reads_lines(script: BatchScript, place: BlockPosition) -> bool:
     """Tell whether a position is in the body of a loop whose condition reads a line of the standard input."""
     if place.compound is None or place.compound.kind not in {"while", "until"} or place.role != "body":
         return False
@@ -320,7 +359,8 @@ def _reads_lines(place: BlockPosition) -> bool:
         for statement in block if role == "condition" else ():
             for command in (each for pipeline in statement.chain.pipelines for each in pipeline.commands):
                 words = [word.raw for word in command.words] if isinstance(command, SimpleCommand) else []
-                if words[:1] == ["read"] and not any(re.match(r"-\w*u", word) for word in words):
+                other = any(re.match(r"-\w*u", word) for word in words) or "<&" in script.lines[command.line - 1]
+                if words[:1] == ["read"] and not other:
                     return True
     return False
 
@@ -356,11 +396,7 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
 
 def _is_set_again(script: BatchScript, name: str, first: int, last: int) -> bool:
     """Tell whether the lines of a script set a variable: by an assignment, a loop, or a command such as `read`."""
-    sets = re.compile(
-        rf"(?<![\w$-]){name}\+?=|(\(\(|\b(for|select))\s*{name}\b"
-        rf"|\b(getopts|mapfile|read|readarray)\b[^;|]*(?<![\w${{]){name}\b"
-    )
-    return any(sets.search(line) for number, line in script.code_lines if first <= number <= last)
+    return any(sets(name).search(line) for number, line in script.code_lines if first <= number <= last)
 
 
 def _is_part_of(step: TracedCommand, pipeline: Pipeline) -> bool:

@@ -11,10 +11,9 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, may_be_several
 from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.check.rules.restarts import options_with_paths
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
@@ -57,7 +56,7 @@ def container_of(launch: LaunchLine) -> Container | None:
             options, image = _leading_options(texts, start)
             # Without it, apptainer mounts $HOME, /tmp and the current folder.
             isolated = any(option in {"-c", "--contain", "-C", "--containall"} for option in options)
-            binds = tuple(_values(texts[start:image], ("-B", "--bind")))
+            binds = tuple(_values(texts[start:image], ("-B", "--bind", "--mount")))
             return Container(stage, options, binds, is_pyxis=False, is_isolated=isolated, image=image)
         if stage.name in _ENGINES and {"run", "start"} & set(texts[1:3]):
             options = tuple(text for text in texts if text.startswith("-"))
@@ -80,8 +79,9 @@ def _leading_options(texts: list[str], start: int) -> tuple[tuple[str, ...], int
 
 
 def _values(texts: list[str], names: tuple[str, ...]) -> list[str]:
-    """Return the values of an option, `--name VALUE` or `--name=VALUE`."""
+    """Return the values of an option, `--name VALUE`, `--name=VALUE`, `-n VALUE` or `-nVALUE`."""
     values = [after for before, after in pairwise(texts) if before in names]
+    values += [text[2:] for text in texts if text[:2] in names and len(text) > 2]
     return values + [text.partition("=")[2] for text in texts if text.partition("=")[0] in names and "=" in text]
 
 
@@ -128,7 +128,9 @@ def _outside_program(
         if step.name in _OUTSIDE:
             return step, step.name
         for part in step.syntax.parts:
-            match = _CALLS_OUTSIDE.match(part.text) if part.kind == "command" else None
+            # What is not in the file has been expanded by the batch shell.
+            unexpanded = part.kind == "command" and part.origin.exact
+            match = _CALLS_OUTSIDE.match(part.text) if unexpanded else None
             if match is not None:
                 return step, match[1]
     return None
@@ -160,8 +162,9 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         container = container_of(launch)
         if container is None:
             continue
-        # A variable may stand for any folder.
-        if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in container.destinations):
+        # A variable may stand for any folder, or for further options.
+        unknown = any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in container.destinations)
+        if unknown or container.has("--volumes-from") or _may_have_options(launch, container):
             continue
         lost = _lost_result(script, launch, container)
         if lost is not None:
@@ -170,6 +173,17 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             yield Problem(lost, what, "add the folder to the mounts", (container.stage.line, launch.line))
         elif launch.program is not container.stage:
             yield from _unseen_path(script, launch, container)
+
+
+def _may_have_options(launch: LaunchLine, container: Container) -> bool:
+    """Tell whether a variable in front of the image may contain options of the container."""
+    stage = container.stage
+    if container.is_pyxis:
+        return stage.may_hide_options
+    index = launch.stages.index(stage)
+    behind = launch.stages[index + 1].words if index + 1 < len(launch.stages) else ()
+    # The word in front of the program is the image.
+    return any(may_be_several(word) for word in stage.words[1 : len(stage.words) - len(behind) - 1])
 
 
 def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) -> Iterator[Problem]:
@@ -192,24 +206,35 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
 
 
 def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) -> ExpandedText | None:
-    """Return the folder of the image that an option for results names, unless the container is kept."""
-    # apptainer without --writable-tmpfs refuses to write to its image, and a container with a name is kept.
-    kept = not (container.is_isolated or container.has("--writable-tmpfs"))
-    kept = kept or container.has("--container-name", "--container-save", "-o", "--overlay")
-    engine = container.stage.name in _ENGINES and not container.is_pyxis
-    kept = (
-        kept
-        or (engine and "--rm" not in container.options)
-        or any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
-    )
+    """Return the folder inside the image that an option for results names, if its files end with the container."""
+    if _outlives_task(script, launch, container):
+        return None
     before_program = set(map(id, container.stage.words[: container.image + 1]))
-    for option, word in options_with_paths(launch) if not kept else ():
-        path = word.text.rpartition("=")[2]
-        in_image = re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) and not _HOST_PATH.match(path)
-        seen = any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
-        if in_image and not seen and _RESULT.match(option) and id(word) not in before_program:
+    for option, word in launch.option_values():
+        names_results = _RESULT.match(option) and id(word) not in before_program
+        if names_results and _is_in_image(word.text.rpartition("=")[2], container):
             return word
     return None
+
+
+def _outlives_task(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
+    """Tell whether the files of a container are kept, or copied out of it, or cannot be written at all."""
+    if container.has("--container-name", "--container-save", "-o", "--overlay"):
+        return True
+    # apptainer without --writable-tmpfs refuses to write to its image.
+    if not container.is_isolated and not container.has("--writable-tmpfs"):
+        return True
+    is_engine = container.stage.name in _ENGINES and not container.is_pyxis
+    if is_engine and "--rm" not in container.options:
+        return True
+    return any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
+
+
+def _is_in_image(path: str, container: Container) -> bool:
+    """Tell whether a path is a folder of the image, and not one of the host or a mounted one."""
+    if not re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) or _HOST_PATH.match(path):
+        return False
+    return not any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
 
 
 _RESULT = re.compile(
@@ -317,7 +342,7 @@ def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
 
     A container of docker is a child of its daemon and not of the job: the limits of Slurm do not apply to it. With
     `--gpus all`, the program also uses the GPUs of other jobs. The rule is silent if nothing shows that other jobs
-    share the node, such as an amount of memory.
+    share the node, such as an amount of memory, and if a comment names a reason.
 
     Fix: `docker run --gpus "\"device=$SLURM_JOB_GPUS\"" ...`, with the numbers that Slurm gave the job.
     Documented: docs.docker.com, "docker run --gpus"; slurm.schedmd.com/containers.html.
@@ -329,7 +354,7 @@ def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.launch_lines:
         container = container_of(launch)
-        if container is None or container.stage.name != "docker":
+        if container is None or container.stage.name != "docker" or script.has_reason(launch.line, named=True):
             continue
         texts = container.stage.texts
         given = [after for before, after in pairwise(texts) if before == "--gpus"]

@@ -151,7 +151,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         return
     # Each of several tasks sees the GPUs of its own.
     bound = "gpus-per-task" in script.options and (agent is None or size.tasks_per_node != 1)
-    if not gpus or processes is None or processes == gpus or bound:
+    if not gpus or processes is None or processes == gpus or bound or launch.on_cpus:
         return
     place = agent or launch.multiplier or launch.program
     # A line with both the launcher and its count shows the count.
@@ -521,7 +521,9 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
     )
     whole = masked or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     # Without srun, a program has the CPUs of all tasks on its node.
-    in_tasks = any(launch.multiplier is not None for launch in script.training)
+    launches = [launch for launch in script.training if launch.multiplier is not None]
+    # mpirun spreads fewer processes over the CPUs of all tasks.
+    in_tasks = any(launch.stage("srun") or script.size_of(launch) == script.size for launch in launches)
     if option is None or whole or not in_tasks or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
         return
     for each in script.assignments_of("OMP_NUM_THREADS"):

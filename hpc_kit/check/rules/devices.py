@@ -30,7 +30,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     fewer GPUs than the job has leaves the rest idle; an empty one, or `--device cpu`, leaves all of them idle. With one
     GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task but the first without a GPU.
     `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first node (an error). The rule ignores a script that
-    divides its GPUs among programs.
+    divides its GPUs among programs, and lines with a comment that names a reason.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
@@ -42,11 +42,14 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
         if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
             continue
+        if script.has_reason(each.line, named=True):
+            continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         # A task that is bound to one GPU sees it as number 0, whatever its local id.
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
         gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
-        if each.in_task and _RANK_OF_JOB.fullmatch(text) and script.size.has_several_nodes:
+        wide = any(script.size_of(launch).has_several_nodes for launch in script.launches_of(each))
+        if each.in_task and _RANK_OF_JOB.fullmatch(text) and wide:
             lines = (script.line_of("nodes"), script.line_of_gpus)
             yield Problem(each.value, _BEYOND_FIRST_NODE, "write $SLURM_LOCALID", lines, certain=True)
             continue
@@ -73,10 +76,9 @@ def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
     assigned = script.assignments_of(*_VISIBLE_DEVICES)
     hidden = assigned[0] if len(assigned) == 1 and assigned[0].value.text in {"", "-1"} else None
     hides = hidden is not None and hidden.is_exported and not hidden.is_conditional and hidden.is_literal
-    device = launch.argument("device", "accelerator", "trainer.accelerator")
-    on_cpu = device is not None and device.text == "cpu" and not device.has_default
-    on_cpu = on_cpu or not {"--no-cuda", "--no_cuda", "--use_cpu", "--cpu"}.isdisjoint(launch.program.texts)
-    if (hides or on_cpu) and not any(each.in_background for each in script.batch_commands):
+    device = launch.argument("device", "accelerator")
+    on_cpus = launch.on_cpus and not (device is not None and device.has_default)
+    if (hides or on_cpus) and not any(each.in_background for each in script.batch_commands):
         what = "the job asks for GPUs, but its program does not use them"
         lines = (hidden.line if hides and hidden is not None else None, launch.line)
         yield Problem(place, what, "remove the line, and use a partition without GPUs", lines)
@@ -124,6 +126,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
     """
     for launch in script.training:
+        if script.has_reason(launch.line, named=True):
+            continue
         srun = launch.stage("srun")
         options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
         text = launch.argument(*_DEVICE_OPTIONS)

@@ -212,7 +212,9 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, f"{step.name} is a command of {scheduler}", "write srun, or sbatch")
         for part in with_nested_parts((*step.syntax.parts, *(step.syntax.document or ()))):
             match = _FOREIGN_VARIABLE.match(part.text) if part.kind == "variable" else None
-            if match is not None and not part.detail and part.text not in script.assigned:
+            if match is None or part.detail or part.text in script.assigned:
+                continue
+            if not script.tests_variable(part.text):
                 what = f"Slurm does not set ${part.text}"
                 yield Problem(part.origin, what, "use the variable of Slurm, such as $SLURM_SUBMIT_DIR")
 
@@ -236,9 +238,7 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         words = {word.text.partition("=")[0].lstrip("-").replace("_", "-"): word for word in launch.program.words}
         for pair in _EXCLUSIVE:
-            given = [
-                name for name in pair if (text := launch.argument(name)) is not None and text.text.lower() not in _OFF
-            ]
+            given = [name for name in pair if (text := launch.argument(name)) is not None and _is_on(text)]
             if len(given) == 2 and all(name in words for name in given):
                 first, last = sorted((words[name] for name in given), key=lambda word: (word.line, word.column))
                 what = f"{last.text} contradicts {first.text}: the program accepts one of them"
@@ -246,10 +246,15 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
         yield from _strategies_of_best_model(launch)
 
 
+def _is_on(value: ExpandedText) -> bool:
+    """Tell whether the value of a switch is certainly no `false`. A value from outside may be one."""
+    return value.is_known and not value.has_default and value.text.lower() not in _OFF
+
+
 def _strategies_of_best_model(launch: LaunchLine) -> Iterator[Problem]:
     """Find Transformers' --load_best_model_at_end with evaluations at other times than checkpoints."""
     best, of_trainer = launch.argument("load-best-model-at-end"), launch.argument("per-device-train-batch-size")
-    if best is None or of_trainer is None or best.text.lower() in _OFF:
+    if best is None or of_trainer is None or not _is_on(best):
         return
     evaluated, saved = launch.argument("eval-strategy", "evaluation-strategy"), launch.argument("save-strategy")
     pair = [evaluated.text if evaluated is not None else "no", saved.text if saved is not None else "steps"]

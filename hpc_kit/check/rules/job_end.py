@@ -1,4 +1,4 @@
-"""Rules for the end of a job: exit status, background processes, signals."""
+"""Rules for the end of a job: exit status and background processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise, takewhile
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse, program_of
@@ -14,10 +15,7 @@ from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedComma
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
-from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.errors import HpcKitError
-from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
@@ -49,7 +47,9 @@ class ExitStatusFlow(NamedTuple):
     @property
     def is_relied_on(self) -> bool:
         """A later command takes it that the training has succeeded: it submits a job, or leaves a mark."""
-        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in self.followers)
+        # `afterany` asks for no success.
+        relying = (each for each in self.followers if not re.search("after(any|notok)", " ".join(each.texts)))
+        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in relying)
 
     @property
     def is_read(self) -> bool:
@@ -441,6 +441,36 @@ def _is_short(step: TracedCommand) -> bool:
     return step.name in _SHORT
 
 
+_SHORT_LIVED = re.compile(r"SLURM_\w*JOB_?ID|(?i:te?mp)|\$\(mktemp|cache|/dev/shm")
+
+
+@rule("KIT407", "warning")
+def deleted_source(script: BatchScript) -> Iterator[Problem]:
+    """The source of a copy is deleted, whether the copy succeeded or not.
+
+    `tar -cf archive.tar data ; rm -rf data` deletes the data also if the disk was full. The rule finds an `rm -r` right
+    behind the command that copies its folder, and ignores folders of the job or for temporary files.
+
+    Fix: `tar -cf archive.tar data && rm -rf data`, or `set -e` at the top.
+    Documented: bash(1), Lists and set -e.
+    """
+    for step in script.batch_commands:
+        block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
+        before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
+        recursive = step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts)
+        if before is None or not recursive or step.errexit or step.is_conditional or _shielded(before):
+            continue
+        copied = (
+            {PurePath(word.raw.strip("\"'")).name for word in before.syntax.words[1:]} if before.name in _COPIES else {}
+        )
+        for word in step.syntax.words[1:]:
+            target = word.raw.strip("\"'").rstrip("/*")
+            if PurePath(target).name in copied and not _SHORT_LIVED.search(script.resolve(target)):
+                what = f"this deletes {target} also if {before.name} in line {before.line} failed"
+                yield Problem(step, what, f"write {before.name} ... && rm ..., or set -e at the top", (before.line,))
+                break
+
+
 @rule("KIT404", "warning")
 def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     """An `if` or a trap replaces the exit status of the training.
@@ -509,7 +539,9 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
         if not _reads_status(step):
             continue
         before = followers[index - 1] if index else None
-        if before is not None and before.words and not step.is_conditional and before.name != "wait":
+        branches = (place for place in step.position.outward() if place.role != "condition" or place.chain_index)
+        always = not any(place.chain_index or place.kind in {"if", "case"} for place in branches)
+        if before is not None and before.words and always and before.name != "wait":
             what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
             yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
         return
@@ -602,7 +634,9 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
 
 
-_COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")
+_COUNTS_UP = re.compile(
+    r"(?:\A|;|\bdo\b|\bthen\b)\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)"
+)
 
 
 @rule("KIT406")
@@ -615,8 +649,8 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     Fix: `i=$((i + 1))`, or `((++i))`.
     Documented: bash(1), Compound Commands and set -e.
     """
-    for number, line in script.code_lines:
-        match = _COUNTS_UP.match(line)
+    for number, line in script.command_lines:
+        match = _COUNTS_UP.search(line)
         if match is None:
             continue
         # `((i++))` is no command of the trace: take the options of the shell from the command before it.
@@ -629,99 +663,3 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
             what = f"the first time, this returns 1, and set -e ends the script: {name} is 0"
             edits = (Edit(number, line.index(f"{name}++") + 1, f"{name}++", f"++{name}"),)
             yield Problem(Origin(number), what, f"write {name}=$(({name} + 1))", (before[-1].line,), edits=edits)
-
-
-_HARMLESS = frozenset({17, 18, 23, 28})
-"""CHLD, CONT, URG, WINCH: they do not end a shell without a trap."""
-
-
-@rule("KIT411")
-def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
-    """The batch shell does not handle the signal of --signal=B:.
-
-    With `B:`, only the batch shell gets the signal. Without a trap the signal ends it, and with it the job. The program
-    has at most KillWait (30 seconds) left. With a trap but a launch line in the foreground, bash runs the trap only
-    after that line has ended, which is too late.
-
-    No trap runs at SIGKILL or SIGSTOP.
-
-    Fix: remove `B:`, so that the tasks of srun get the signal. By default (proctrack/cgroup), processes that a task
-    starts do not get it: end a script under srun with `exec python ...`. Or write `trap '...' USR1` in the batch
-    script, with `srun ... & pid=$!` and `wait "$pid"`.
-    Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
-    """
-    for step in script.commands:
-        if step.trap_signals & {"KILL", "STOP", "9", "19"}:
-            yield Problem(step, "no trap runs at SIGKILL or SIGSTOP", "write a trap for TERM, which Slurm sends first")
-    directive, signal = script.directive("signal"), read_signal(script)
-    if directive is None or signal is None or not signal.batch_shell:
-        return
-    traps = traps_for(script, signal.number)
-    flow = trace_exit_status(script)
-    if not traps and signal.number not in _HARMLESS:
-        what = f"--signal={directive.value} ends the batch script, which has no trap for it"
-        to_tasks = directive.value.partition(":")[2]
-        remedy = f"use --signal={to_tasks}, which Slurm sends to the tasks of srun; or add a trap"
-        yield Problem(directive, what, remedy, certain=not script.sources_files)
-    elif traps and flow is not None and not flow.background:
-        what = "bash runs the trap only after this line has ended"
-        remedy = 'end the line in &, then write pid=$! and wait "$pid"'
-        yield Problem(
-            flow.launch.command, what, remedy, (directive.line, *(trap.line for trap in traps)), certain=False
-        )
-
-
-@rule("KIT412", "warning")
-def unsent_signal(script: BatchScript) -> Iterator[Problem]:
-    """A trap, or a program, waits for a signal that Slurm sends elsewhere.
-
-    Without `B:`, Slurm sends the signal to the steps of the job (started by srun), not to the batch shell. A trap in
-    the batch script never runs. A program that the batch script starts without srun gets no signal, either.
-
-    Fix: `--signal=B:USR1@120` for a trap in the batch script. Or handle the signal in the program, and start it with
-    srun.
-    Documented: sbatch(1), --signal.
-    """
-    directive, signal = script.directive("signal"), read_signal(script)
-    if directive is None or signal is None or signal.batch_shell:
-        return
-    value = directive.value
-    traps = traps_for(script, signal.number)
-    for trap in traps:
-        what = f"--signal={value} does not reach the batch shell: this trap never runs"
-        yield Problem(trap, what, f"use --signal=B:{value}", (directive.line,))
-    launch = None if traps else _without_step(script)
-    if launch is not None:
-        what = f"Slurm sends --signal={value} to steps of srun, but this job has none: no program gets it"
-        remedy = f"write srun {launch.stages[0].words[0].text} ..."
-        if launch.agent is not None:
-            remedy = f"use srun python ... with one task per GPU: {launch.agent.kind} does not forward signals"
-        yield Problem(directive, what, remedy, (launch.line,))
-
-
-def _without_step(script: BatchScript) -> LaunchLine | None:
-    """Return the training of a script without steps, if all its programs are known."""
-    # A sourced file, or code that is not read, may start the step.
-    if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", script.code):
-        return None
-    programs = [launch.program for launch in script.launch_lines]
-    known = all(program.kind == "python" or program.name in HELPER_PROGRAMS for program in programs)
-    return script.training[-1] if script.training and known else None
-
-
-def read_signal(script: BatchScript) -> SignalSpec | None:
-    """Return the value of --signal; None if there is none that can be read."""
-    if "signal" not in script.options or script.is_heterogeneous or script.unread_part:
-        return None
-    try:
-        return parse_signal(script.options["signal"])
-    except HpcKitError:
-        return None
-
-
-def traps_for(script: BatchScript, number: int) -> list[TracedCommand]:
-    """Return the traps of the batch shell for a signal."""
-    names = {name for name, known in SIGNALS.items() if known == number} | {str(number)}
-    traps = [step for step in script.batch_commands if step.name == "trap" and step.trap_code != "-"]
-    # A name in a variable may be any.
-    return [each for each in traps if names & each.trap_signals or not all(word.is_known for word in each.words[2:])]

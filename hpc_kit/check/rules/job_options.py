@@ -304,19 +304,22 @@ _SETTINGS = frozenset({
 
 def _repeated_setting(launch: LaunchLine) -> Iterator[Problem]:
     """Find an option of the program with two different values on the launch line itself."""
-    seen: dict[str, tuple[ExpandedText, str]] = {}
-    for word, following in pairwise((*launch.program.words, launch.program.words[-1])):
+    seen: dict[str, tuple[ExpandedText, str, int]] = {}
+    words = launch.program.words
+    for number, (word, following) in enumerate(pairwise((*words, words[-1]))):
         name, equals, value = word.text.partition("=")
         value = value if equals else following.text
         option = name.removeprefix("--").replace("_", "-")
         if not word.text.startswith("--") or option not in _SETTINGS or word.has_default:
             continue
         before = seen.get(option)
+        # `--seed 1 --seed 2` is a list for a program whose options append.
+        listed = before is not None and number - before[2] == (1 if equals else 2)
         # `"${COMMON[@]}" --lr 2` replaces a value of the list on purpose.
-        if before is not None and before[1] != value and _same_command(launch, before[0], word):
+        if before is not None and before[1] != value and not listed and _same_command(launch, before[0], word):
             what = f"{name} is given twice: the program uses {value} and ignores {before[1]}"
             yield Problem(word, what, "keep one of the two", (before[0].line, launch.line))
-        seen[option] = (word, value)
+        seen[option] = (word, value, number)
 
 
 def _same_command(launch: LaunchLine, *words: ExpandedText) -> bool:
@@ -471,15 +474,17 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     """
     directive = script.directive("partition")
     # Many sites give all GPUs of a node to a job that takes the whole node.
-    whole = "exclusive" in script.options or script.options.get("mem") == "0" or script.counts_only_nodes
+    whole = "exclusive" in script.options or script.options.get("mem") == "0"
+    whole = whole or (script.counts_only_nodes and "nodes" in script.options)
+    # A comment may tell how to submit the script.
+    whole = whole or re.search(r"\bsbatch\s[^\n]*(--g(pus|res)|-G)", script.text) is not None
     # `--constraint=gpu` selects whole nodes where jobs get no others.
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
     asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
-    # `--device cpu`: the program needs no GPU.
-    on_cpus = any(re.search(r"\bcpu\b", text) for launch in script.training for text in launch.program.texts)
+    on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
     if asks or on_cpus or not python:
         return

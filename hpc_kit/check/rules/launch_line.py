@@ -20,6 +20,8 @@ from hpc_kit.spec.shell_code import CONTAINERS
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RUNS = frozenset({"exec", "run", "start"})
+_STARTS_OTHERS = re.compile(r"(?i)launch|driver|orchestrat|dispatch|submit|workflow|parsl|schedule(?!r_)|controller")
+"""Names of Python programs that may call srun themselves."""
 _RANKS = re.compile(
     r"(\w+_)?(RANK|PROCESS_(ID|INDEX)|PROC_?ID|NODE_?ID|NODE_INDEX|MACHINE_ID|LOCAL_?ID|WORKER_ID)\Z"
     r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES\Z"
@@ -124,7 +126,9 @@ def _is_unknown(program: LaunchStage) -> bool:
     if program.name in {*CONTAINERS, "docker", "enroot"} and not _RUNS.isdisjoint(program.texts[1:]):
         return (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(program.texts[1:])
     known = program.kind not in {"program", "shell"} or program.name in HELPER_PROGRAMS
-    return program.name in _OTHER_WAYS or not known
+    file = program.option("file", "module")
+    starts_others = file is not None and _STARTS_OTHERS.search(PurePath(file.text).name) is not None
+    return program.name in _OTHER_WAYS or not known or starts_others
 
 
 @rule("KIT203")
@@ -323,6 +327,7 @@ def _early_exports(script: BatchScript) -> Iterator[Problem]:
     training = [launch for launch in script.training if launch.multiplier]
     multiple = [script.size_of(launch) for launch in training]
     agents = all(launch.agent for launch in training)
+    in_python = any(launch.program.kind == "python" for launch in training)
     inside = {each.name for each in script.assignments if each.in_task}
     for each in script.assignments:
         # An agent gives its processes ranks of their own, and takes its own from its options.
@@ -333,7 +338,9 @@ def _early_exports(script: BatchScript) -> Iterator[Problem]:
             for read in each.value.task_variables:
                 wide = next((size for size in multiple if _differs(read.name, size)), None)
                 if wide is not None:
-                    yield _early(read, wide, each.line)
+                    # A shell script may set the variable again.
+                    early = _early(read, wide, each.line)
+                    yield early._replace(certain=early.certain and in_python)
 
 
 def _exported_later(script: BatchScript) -> set[str]:

@@ -145,15 +145,15 @@ def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
     train_batch_size must be train_micro_batch_size_per_gpu x gradient_accumulation_steps x number of ranks. Otherwise
     DeepSpeed stops ("Check batch related parameters"). Hugging Face's Trainer also stops if its own options say
     something else than the configuration ("mismatch TrainingArguments values"). The rule reads configurations that the
-    script writes.
+    script writes, or that exist here.
 
     Fix: give two of the three, or "auto" with the Trainer.
     Documented: www.deepspeed.ai/docs/config-json, "Batch Size Related Parameters"; huggingface.co/docs/transformers,
     "DeepSpeed".
     """
     for launch in script.training:
-        path = launch.argument("deepspeed", "deepspeed-config")
-        text = script.file_written_to(path.text) if path is not None else None
+        path = launch.argument("deepspeed-config") or launch.argument("deepspeed")
+        text = script.configuration(path) if path is not None else None
         if text is None:
             continue
         settings = {name: number for name in (_TOTAL, _MICRO, _STEPS) if (number := _number_in(text, name)) is not None}

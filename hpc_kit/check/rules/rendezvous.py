@@ -12,6 +12,7 @@ from hpc_kit.check.edits import Edit, delete_line
 from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.set_up import sets
 from hpc_kit.slurm.sizes import size_of_job
 
 EPHEMERAL = (32768, 60999)
@@ -45,24 +46,31 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
     lines = (script.line_of("nodes", launch=wide[0]),)
     addresses = script.assignments_of("MASTER_ADDR")
     elsewhere = [each for each in addresses if not _names_itself(each.value.text, in_task=each.in_task)]
-    addresses = [each for each in addresses if not any(each.is_alternative_to(other) for other in elsewhere)]
-    places = [each.value for each in addresses]
+    # A later assignment, perhaps in a branch for several nodes, replaces a default.
+    replaced = [each for each in elsewhere if not each.is_for_one_command]
+    addresses = [
+        each
+        for each in addresses
+        if not each.value.has_default
+        and not any(each.is_alternative_to(other) or other.number > each.number for other in replaced)
+    ]
+    places: list[tuple[ExpandedText, int | None]] = [(each.value, None) for each in addresses]
     task_texts = [each.value for each in addresses if each.in_task]
     for launch in wide:
         agent = launch.agent
         option = agent.option(*_ADDRESS_OPTIONS) if agent else None
         if agent is not None and "standalone" not in agent.options:
-            places += [option] if option else []
+            places += [(option, launch.line)] if option else []
             task_texts += [option] if option and launch.inner_command.in_task else []
             host = None if script.is_cut_short(launch) else _default_host(agent)
             if host and not any(name.startswith("PET_") for name in script.assigned):
                 what = f"torchrun has no rendezvous address and uses {host}: {on_each}"
                 yield Problem(agent, what, _MEET, (*lines, launch.line))
-        places += _urls(launch)
-    for text in places:
+        places += [(url, launch.line) for url in _urls(launch)]
+    for text, line in places:
         host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
         if _names_itself(host, in_task=text in task_texts):
-            yield Problem(text, f"{host} is {on_each}", remedy, lines)
+            yield Problem(text, f"{host} is {on_each}", remedy, (*lines, line))
 
 
 def _names_itself(host: str, *, in_task: bool) -> bool:
@@ -287,7 +295,7 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
         mention = rf"\$\{{?{name}\b"
-        in_tasks = name in quoted and re.search(mention, quoted) is not None
+        in_tasks = name in quoted and re.search(mention, quoted) is not None and not sets(name).search(quoted)
         if not in_tasks and not _READ_BY_PROGRAMS.match(name):
             continue
         assignments = script.assignments_of(name)
@@ -465,6 +473,9 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
         other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (
             element and element[1] in hosts and _OTHER_INDEX.fullmatch(_written_value(script, element[2]))
         )
+        # A script may place the process that others connect to on any host.
+        if re.search(rf"(\s-w|--nodelist|\bssh)[= ]*\"?\$\{{?{each.name}\b", script.code):
+            continue
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
             remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
@@ -477,13 +488,14 @@ _COMPONENT = re.compile(r"SLURM_(?:JOB_)?NODELIST(?:_(?:HET|PACK)_GROUP_(\d))?\b
 def _host_of_other_component(script: BatchScript) -> Iterator[Problem]:
     """Find an address of a heterogeneous job that belongs to another component than the training."""
     exported = [each.value for each in script.assignments_of("MASTER_ADDR") if not each.in_task]
+    written = {(each.value.line, each.value.column): each.value.raw for each in script.written_assignments}
     training = script.training if script.is_heterogeneous and script.is_readable else []
     everywhere = {group for launch in training for group in script.components_of(launch)}
     for launch in training:
         option = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
         for address in [option] if option is not None else exported if launch.program.kind == "python" else []:
-            # The value of a variable has the position of the line that sets it.
-            match = _COMPONENT.search(script.lines[address.line - 1]) if address.line else None
+            # The value of a variable has the position of the assignment.
+            match = _COMPONENT.search(written.get((address.line, address.column), address.text))
             component, groups = int(match[1] or 0) if match is not None else None, script.components_of(launch)
             # Ranks in several components may meet at a host of any of them.
             if component is not None and component not in (groups if option is not None else everywhere):
@@ -538,8 +550,7 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
         backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
-        on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
-        if backend is not None and backend.text == "gloo" and not on_cpus and not script.has_reason(launch.line):
+        if backend is not None and backend.text == "gloo" and not launch.on_cpus and not script.has_reason(launch.line):
             yield Problem(backend, _GLOO, "write nccl", (launch.line,))
     for each in script.assignments_of(*_TRANSPORTS):
         if each.value.text != "1" or each.value.has_default or script.has_reason(each.line):
@@ -570,7 +581,9 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
             continue
         # `^lo,docker0` excludes both.
         names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
-        guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
+        guesses = [name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)]
+        # A further name is a choice: `eth,ib` is any interface whose name begins so.
+        guess = names[0] if guesses == names and names else None
         if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
@@ -607,11 +620,11 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """
     wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
     cluster = script.site.cluster
-    one_host = cluster is not None and cluster.slurm == "embedded"
+    # A rendered script has this setting from its cluster file, which then is one for the embedded Slurm.
+    rendered = any(line.startswith("# made by   hpc-kit") for line in script.lines[:4])
+    one_host = cluster.slurm == "embedded" if cluster is not None else rendered
     for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
-        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
-        read = each.name.startswith("NCCL") or script.size.has_gpus
-        if read and each.value.text.lstrip("=") == "lo":
+        if each.value.text.lstrip("=") == "lo":
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 

@@ -1,4 +1,4 @@
-"""Rules for jobs that start again: signals, requeue, checkpoints, and logs that the second start overwrites."""
+"""Rules for jobs that start again: requeue, chains, checkpoints, and logs that the second start overwrites."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.environment import OWN_DISK
+from hpc_kit.check.rules.files import OWN_DISK
 from hpc_kit.check.rules.finding import Place, Problem, rule
-from hpc_kit.check.rules.job_end import read_signal, trace_exit_status, traps_for
-from hpc_kit.slurm.option_values import SIGNALS
-
-_SHORTEST_LEAD = 30
-"""Seconds. Slurm looks at the time limit about once in this time."""
 
 _REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
 
@@ -87,63 +82,6 @@ def overwritten_files(launch: LaunchLine) -> list[Word]:
     return files
 
 
-@rule("KIT414")
-def signal_lead(script: BatchScript) -> Iterator[Problem]:
-    """The signal of --signal comes at a useless time.
-
-    Slurm sends it the given number of seconds before the time limit. If the limit is shorter, the signal comes within
-    the first minute, and the job saves and ends before it has done anything (an error). A few seconds are too short to
-    save: Slurm itself may be that late. More than half of the limit is lost time.
-
-    Fix: `--signal=USR1@300`, or `lead = 300` in [restart] of a job file: as long as the program needs to save, and a
-    minute more.
-    Documented: sbatch(1), --signal.
-    """
-    signal, time, directive = read_signal(script), script.directive("time"), script.directive("signal")
-    if signal is None or directive is None:
-        return
-    limit = script.time_limit or 0
-    lines = (time.line if time is not None else None,)
-    # A job file with [restart] sets the variable, and its signal.
-    is_job_file = "HPC_KIT_RESTART_LEAD" in script.assigned
-    shorter = "a shorter lead in [restart]" if is_job_file else "fewer seconds"
-    if 0 < limit <= signal.seconds:
-        what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
-        yield Problem(directive, what, f"use a longer time, or {shorter}", lines)
-    elif 0 < limit < 2 * signal.seconds:
-        what = f"the signal comes {signal.seconds} s before the limit of {limit} s: more than half of the job is left"
-        yield Problem(directive, what, f"use a longer time, or {shorter}", lines, certain=False)
-    elif (needed := _time_to_save(script)) is not None and needed[0] > signal.seconds:
-        what = (
-            f"the signal comes {signal.seconds} s before the limit, but to save takes {needed[0]} s, as a comment says"
-        )
-        yield Problem(directive, what, f"write @{needed[0] + 60} or more", needed[1], certain=False)
-    elif signal.seconds < _SHORTEST_LEAD:
-        what = f"{signal.seconds} s before the limit is too short to save a checkpoint"
-        longer = "set lead = 120 or more in [restart]" if is_job_file else "write @120 or more"
-        yield Problem(directive, what, longer, lines, certain=False)
-
-
-_SAVING = re.compile(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
-_DURATION = re.compile(
-    r"(?i)(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
-    r"(?!\s*(before|ahead|earl|prior|lead))"
-)
-
-_REPEATED = re.compile(r"(?i)\b(ago|after|apart|each|every|interval|mark|once|one in|per)\b")
-"""Words for the time between two checkpoints, or of one."""
-
-
-def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
-    """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
-    for block, text in script.comment_blocks:
-        for sentence in re.split(r"[.;!]\s", text):
-            match = _DURATION.search(sentence) if _SAVING.search(sentence) and not _REPEATED.search(sentence) else None
-            if match is not None:
-                return int(match[1]) * (1 if match[2].lower().startswith("s") else 60), block
-    return None
-
-
 _RESUMES = re.compile(
     r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.IGNORECASE
 )
@@ -162,7 +100,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
     there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
-    time of the start in its name is another one at the next start. The rule finds scripts that mention neither a
+    time of the start in its name is another one at the next start. So is one with the job id, if each job of a chain
+    submits the next one. The rule finds scripts that mention neither a
     checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
     job, and loads it.
 
@@ -171,6 +110,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --requeue.
     """
     yield from _two_names(script)
+    yield from _new_folder_in_chain(script)
     place, training = _requeues(script), script.training
     if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
@@ -184,31 +124,48 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             return
     # A script that copies files may bring its checkpoint to a shared folder and back.
     for launch in training if not _copies_files(script) else ():
-        local = next((word for option, word in options_with_paths(launch) if _is_left_behind(option, word)), None)
+        local = next((word for option, word in launch.option_values() if _is_left_behind(option, word)), None)
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
             return
     for launch in training:
-        saved = [word for option, word in options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
-        loaded = [word for option, word in options_with_paths(launch) if _LOADS.search(option)]
+        saved = [word for option, word in launch.option_values() if _SAVES.search(option) and _DATE in word.text]
+        loaded = [word for option, word in launch.option_values() if _LOADS.search(option)]
         if saved and all(_DATE in word.text for word in loaded):
             what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
             yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
             return
+    if _mentions_no_resume(script):
+        what = "the job starts again, but the script mentions no checkpoint that the program loads"
+        yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+
+
+def _mentions_no_resume(script: BatchScript) -> bool:
+    """Tell whether nothing in a script for Python programs speaks of a checkpoint or a resume."""
     directives = {each.line for each in script.directive_options}
     # A directive such as --job-name=resume-test says nothing about the program.
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
-    known = all(launch.program.kind == "python" for launch in training)
-    trainer = any(re.match(r"[-+]*trainer\.", text) for launch in training for text in launch.program.texts)
-    if (
-        known
-        and not (trainer and "signal" in script.options)
-        and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
-    ):
-        what = "the job starts again, but the script mentions no checkpoint that the program loads"
-        yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+    known = all(launch.program.kind == "python" for launch in script.training)
+    trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
+    by_itself = trainer and "signal" in script.options
+    return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
+
+
+def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
+    """Find a chain of jobs that resume, but whose folder of checkpoints has the job id in its name."""
+    following = next((step for step in script.batch_commands if is_next_of_chain(script, step)), None)
+    for launch in script.training if following is not None else ():
+        values = list(launch.option_values())
+        loaded = [word.text.rpartition("=")[2] for option, word in values if _LOADS.search(option)]
+        # A path names the checkpoint of the job before.
+        automatic = loaded and not any(re.search(r"[/$]", text) for text in loaded)
+        saved = next((word for option, word in values if _SAVES.search(option) and "SLURM_JOB_ID" in word.text), None)
+        if following is not None and automatic and saved is not None and not _LOADS.search(saved.text):
+            what = "the next job of the chain has another id: it looks for its checkpoints in another folder"
+            yield Problem(saved, what, "name the folder without the job id", (launch.line, following.line))
+            return
 
 
 _NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
@@ -220,11 +177,11 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
     saved = [
         (match, word)
         for launch in script.training
-        for option, word in options_with_paths(launch)
+        for option, word in launch.option_values()
         if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
     ]
     copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
-    for number, line in script.code_lines if saved and not copies else ():
+    for number, line in script.command_lines if saved and not copies else ():
         for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
             match = _NEWEST.match(script.resolve(tested[1]))
             names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
@@ -340,32 +297,24 @@ def _tests_path(step: TracedCommand) -> bool:
 def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:
     """Return the file in a folder that a training names with an option of this pattern."""
     for launch in script.training if folder else ():
-        for option, word in options_with_paths(launch):
+        for option, word in launch.option_values():
             path = word.text.rpartition("=")[2]
             if (path == folder or path.startswith(folder + "/")) and pattern.search(option):
                 return path
     return None
 
 
-def options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]:
-    """Yield each option of the program with the word of its value, `--NAME VALUE` or `--NAME=VALUE`."""
-    before = ""
-    for word in launch.program.words:
-        name, equals, _ = word.text.partition("=")
-        option = name if equals else before
-        if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
-            yield option, word
-        before = word.text
-
-
-_BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
+_LISTED = re.compile(r"\bls\s([^|]*)\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
 _UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*)"
 _AS_TEXT = re.compile(
     rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})[^|]*"
     r"(?:(?:\|\s*sort(?:\s+-[nu]+)?\s*)?\|\s*tail|\|\s*sort\s+-[nu]*r[nu]*\s*\|\s*head)\s+(?:-n\s*|-)1\b"
 )
 """The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
-_BY_NUMBER = re.compile(r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+-\w*[tv]")
+_BY_NUMBER = re.compile(
+    r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+(-\S+\s+)*(-\w*[tv]|--sort)|%[TCYZAB]@?[^|]*\|\s*sort"
+)
+"""A list in the order of versions, or of times: `ls -t`, `find -printf '%T@ %p'`, `stat -c '%Y %n'`."""
 _SORTED_AS_TEXT = "this sorts numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
 _MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
 
@@ -384,17 +333,20 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Documented: ls(1), -t.
     """
     yield from _last_of_pattern(script)
-    for number, line in script.code_lines:
+    for number, line in script.command_lines:
         if re.search(r"\brm\b", line):
             continue
-        match, name = _BY_TIME.search(line), _AS_TEXT.search(line[:500])
+        match, name = _LISTED.search(line), _AS_TEXT.search(line[:500])
         if name is not None and not _BY_NUMBER.search(line):
             place = Origin(number, name.start(1) + 1)
             yield Problem(place, _SORTED_AS_TEXT, "write sort -V", certain=False)
             continue
-        reverse = match is not None and "r" in match[1]
-        if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
-            what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
+        options = re.findall(r"(?<!\S)--?([a-z0-9=-]+)", match[1]) if match is not None else []
+        letters = "".join(text.replace("sort=time", "t").replace("reverse", "r") for text in options)
+        oldest = match is not None and "t" in letters and (match[2] == "tail") != ("r" in letters)
+        if match and oldest and _MEANS_NEWEST.search(line[: match.start()]):
+            shown, other = " ".join(f"-{text}" for text in options), "head" if match[2] == "tail" else "tail"
+            what = f"ls {shown} | {match[2]} is the oldest file"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
 
@@ -407,57 +359,6 @@ def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
         if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
             yield Problem(part.origin, _SORTED_AS_TEXT, "use ls -d ... | sort -V | tail -n 1", certain=False)
             return
-
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-@rule("KIT431", "warning")
-def late_timeout(script: BatchScript) -> Iterator[Problem]:
-    """`timeout`, or the program's own limit, ends the training no earlier than Slurm ends the job.
-
-    What the script does after the training, such as a copy or the submission of the next job, then never happens. A
-    program that is to save and stop by itself, such as Lightning with `max_time`, is killed before.
-
-    Fix: some minutes less than --time, such as `timeout 1430m` in a job of 24 hours. timeout takes one unit.
-    Documented: timeout(1); sbatch(1), --time.
-    """
-    limit = script.time_limit or 0
-    for launch in script.training if limit > 0 else ():
-        words = next((stage.words for stage in launch.stages if stage.words and stage.words[0].text == "timeout"), ())
-        given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
-        seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
-        follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
-        if given is not None and seconds >= limit and follows and not launch.command.in_background:
-            what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
-            yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
-        for option, word in options_with_paths(launch):
-            own = _own_limit(option, word.text.rpartition("=")[2])
-            # KIT122 reports a limit in minutes that was meant in hours.
-            if own is not None and limit <= own < 20 * limit:
-                what = f"Slurm ends the job first, after {limit} s: the program never stops by itself, after {own} s"
-                yield Problem(word, what, "make it some minutes less than --time", (script.line_of("time"),))
-
-
-_OWN_LIMIT = re.compile(
-    r"[-+]*(?:\w+\.)*(?:(?:exit[-_]duration[-_]in|exit[-_]after|stop[-_]after|(?:time|wall|run)[-_]?(?:time)?[-_]?limit"
-    r"|max(?:[-_](?:run|wall|train|training))?(?:[-_]?(?:time|duration))?(?:[-_]in)?)"
-    r"[-_](?P<unit>hour|min|minute|sec|second)s?|(?P<clock>max[-_]time))\Z"
-)
-"""An option of the program for its own time: --exit-duration-in-mins of Megatron, max_time of Lightning."""
-
-
-def _own_limit(option: str, value: str) -> int | None:
-    """Return the seconds after which the option of a program ends it; None for any other option."""
-    match = _OWN_LIMIT.match(option)
-    if match is None:
-        return None
-    if match["clock"]:
-        # Lightning writes DD:HH:MM:SS.
-        parts = re.fullmatch(r"(\d{1,3}):(\d{1,3}):(\d{1,3}):(\d{1,3})", value)
-        days, hours, minutes, seconds = map(int, parts.groups()) if parts else (0, 0, 0, 0)
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds if parts else None
-    return int(float(value) * _UNITS[match["unit"][0]]) if re.fullmatch(r"\d{1,7}(\.\d+)?", value) else None
 
 
 @rule("KIT417")
@@ -513,11 +414,29 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     """Tell whether a word names this script, by its file or, as most users do, by the name of its job or log."""
     if re.match(r"\$\{?(0|BASH_SOURCE)\b", text) or PurePath(text).name == PurePath(script.name).name:
         return True
+    # Another file of that name, or one in another folder, is another script.
+    exists = script.site.exists
+    if "/" in text.removeprefix("./") or (exists is not None and exists(text)):
+        return False
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
     names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
     names = {name.replace("-", "_") for name in names}
     return (
         PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
+    )
+
+
+def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether a command submits this script again, or another one with a counter: `sbatch FILE $((N + 1))`."""
+    again = any(_is_this_script(script, text) for text in step.texts[1:])
+    return step.name == "sbatch" and (again or _counts_on(step))
+
+
+def _counts_on(step: TracedCommand) -> bool:
+    """Tell whether a command passes on a number that is one more than its own: `N=$((N+1))`, or `$((N + 1))` alone."""
+    exported = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
+    return exported or any(
+        re.fullmatch(r"\"?\$\(\(\s*\$?\w+\s*\+\s*1\s*\)\)\"?", word.raw) for word in step.syntax.words
     )
 
 
@@ -530,107 +449,13 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
         return False
     if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
         return False
-    counts = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
     # `[ -z "$SLURM_JOB_ID" ] && sbatch "$0" && exit` runs outside of a job.
     leaves = any(each.name == "exit" and each.position.block is step.position.block for each in script.commands)
-    return (counts or (again and step.is_conditional)) and not leaves
+    return (_counts_on(step) or (again and step.is_conditional)) and not leaves
 
 
 def _is_unconditional(step: TracedCommand) -> bool:
     return not step.compounds and all(place.chain_index == 0 for place in step.position.outward())
-
-
-@rule("KIT418", "warning")
-def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
-    """`wait` returns as soon as a trap has run.
-
-    bash leaves `wait` when a signal with a trap arrives, runs the trap, and goes on. If the trap only forwards the
-    signal, the script then ends, and Slurm ends the program before it has saved its checkpoint.
-
-    Fix: wait again in the trap: `trap 'kill -USR1 "$pid"; wait "$pid"' USR1`. Or `while kill -0 "$pid"; do wait "$pid";
-    done`.
-    Documented: bash(1), SIGNALS.
-    """
-    signal, flow = read_signal(script), trace_exit_status(script)
-    if signal is None or not signal.batch_shell or flow is None or not flow.background:
-        return
-    waits = [step for step in flow.followers if step.name == "wait"]
-    # A second wait, or one in a loop, waits again after the trap.
-    if len(waits) != 1 or waits[0].compounds:
-        return
-    names = {name for name, number in SIGNALS.items() if number == signal.number}
-    for trap in traps_for(script, signal.number):
-        inside = script.functions.get(trap.trap_code.strip(), [])
-        code = "\n".join([trap.trap_code, *(" ".join(each.texts) for each in inside)])
-        if re.search(r"\bkill\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
-            what = f"wait returns when the trap for {min(names)} has run, and the script ends before the program"
-            yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (trap.line, flow.launch.line))
-            return
-
-
-_FORWARDED = frozenset({"TERM", "INT", "HUP", "QUIT"})
-
-
-@rule("KIT419", "warning")
-def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
-    """A launcher or a shell swallows the signal of --signal.
-
-    Slurm sends the signal to the tasks of srun. torchrun, accelerate and deepspeed do not pass USR1 and USR2 on to
-    their processes: the signal ends the launcher. A shell with further commands after the program gets the signal
-    itself, too. Behind `srun ... | tee log &`, `$!` is the process of tee, and `kill -USR1 "$pid"` ends tee alone.
-
-    Fix: `srun python train.py` with one task per GPU; `exec python train.py` as the last command of a shell. Or a trap
-    in the batch script (`--signal=B:USR1@300`) that leaves a file for the program.
-    Documented: sbatch(1), --signal; pytorch.org/docs/stable/elastic/run.html.
-    """
-    yield from _killed_end_of_pipe(script)
-    signal, directive = read_signal(script), script.directive("signal")
-    if signal is None or directive is None or signal.batch_shell:
-        return
-    names = {name for name, number in SIGNALS.items() if number == signal.number}
-    for launch in script.training:
-        # Without B:, Slurm signals the tasks of steps only, so that a program without srun gets nothing.
-        if launch.stages[0].kind != "srun" or traps_for(script, signal.number):
-            continue
-        shell = launch.stage("shell")
-        if launch.agent is not None and names.isdisjoint(_FORWARDED):
-            what = f"{launch.agent.kind} does not pass {min(names)} on to its processes: the signal ends it"
-            remedy = "write srun python ... with one task per GPU, or --signal=B: with a trap"
-            yield Problem(launch.agent, what, remedy, (directive.line,))
-        elif shell is not None and launch.agent is None and _goes_on(script, launch):
-            what = f"the shell gets {min(names)} and not the program: further commands follow the program"
-            yield Problem(launch.stages[0], what, "end the code of the shell in exec python ...", (directive.line,))
-
-
-def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
-    """Find a signal for `$!` behind `srun ... | tee log &`: it goes to tee."""
-    for launch in script.training:
-        place = launch.command.position
-        behind = place.pipeline.commands[place.pipeline_index + 1 :]
-        following = script.commands_after(launch.command)
-        saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
-        # `$!` is the process id of the last command of a pipe.
-        if not behind or not launch.command.in_background or saved is None:
-            continue
-        uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
-        kill = next((step for step in script.batch_commands if uses.search(_written(step))), None)
-        if kill is not None:
-            name = program_of(behind[-1]) or "the last command"
-            what = f"$! is the process of {name}: the signal does not reach the training"
-            remedy = "write srun ... > >(tee -a FILE) 2>&1 &, without a pipe"
-            yield Problem(saved.value, what, remedy, (launch.line, kill.line))
-
-
-def _written(step: TracedCommand) -> str:
-    """Return the words of a command as they are written, or the code of a trap."""
-    return step.trap_code or " ".join(word.raw for word in step.syntax.words)
-
-
-def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:
-    """Tell whether the shell of a task runs further commands after the program, and traps nothing."""
-    inside = script.commands_of(launch)
-    traps = any(step.name == "trap" for step in inside)
-    return not traps and any(script.is_before(launch.inner_command, step) for step in inside)
 
 
 _RESULTS = re.compile(
@@ -653,7 +478,7 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.training:
         inside = _is_on_own_disk(script, launch)
-        for option, word in options_with_paths(launch):
+        for option, word in launch.option_values():
             path = word.text.rpartition("=")[2]
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
             # What is for debugging may be lost.

@@ -23,7 +23,7 @@ _MODULES = frozenset({"ml", "module"})
 
 def sets_up(step: TracedCommand) -> bool:
     """Tell whether a command sets up the environment of the shell: a module, conda, or a virtual environment."""
-    second = step.texts[1] if len(step.words) > 1 else ""
+    second = next((text for text in step.texts[1:] if not text.startswith("-")), "")
     if step.name in _MODULES:
         return second in {"load", "add", "swap", "use"} or (step.name == "ml" and second.isidentifier())
     if step.name in {"source", "."}:
@@ -169,7 +169,7 @@ def replaced_path(script: BatchScript) -> Iterator[Problem]:
     for each in script.assignments_of("PATH"):
         whole = re.search(r"PATH\b|(\A|:)(/usr)?/bin(:|/?\Z)|\$\(", each.value.text)
         later = any(launch.line > each.line for launch in script.launch_lines)
-        if each.position is not None and not whole and each.value.text and later:
+        if not each.is_for_one_command and not whole and each.value.text and later:
             what = f"PATH has only {each.value.text}: the shell does not find srun, mkdir or nvidia-smi"
             yield Problem(each.value, what, f"write PATH={each.value.text}:$PATH")
 
@@ -264,7 +264,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
-    known = set(script.assigned) | _set_by_commands(script)
+    known = set_variables(script)
     unread, seen = _unread_variables(script), set[str]()
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
@@ -272,6 +272,8 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         name = part.text
         optional = re.match(r":?[-+?=]", part.detail)
         if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
+            continue
+        if script.tests_variable(name):
             continue
         # Short names such as `LR` and `LN` resemble each other by chance.
         match = _resembling(name, known) if len(name) >= 6 else None
@@ -313,9 +315,17 @@ _SETTERS = frozenset({
 })  # fmt: skip
 
 
-def _set_by_commands(script: BatchScript) -> set[str]:
-    """Return the variables that loops, `read` and similar commands set."""
-    names: set[str] = set()
+def sets(name: str) -> re.Pattern[str]:
+    """Return the pattern of code that sets a variable: an assignment, a loop, or a command such as `read`."""
+    return re.compile(
+        rf"(?<![\w$-]){name}\+?=|(\(\(|\b(for|select))\s*{name}\b"
+        rf"|\b(getopts|mapfile|read|readarray)\b[^;|]*(?<![\w${{]){name}\b"
+    )
+
+
+def set_variables(script: BatchScript) -> set[str]:
+    """Return the variables that assignments, loops, `read` and similar commands set."""
+    names = set(script.assigned)
     for step in script.commands:
         names |= {compound.name for compound in step.compounds}
         if step.name in _SETTERS:
@@ -450,7 +460,7 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
 
     A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
     the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
-    is 0. The rule is silent if the script itself uses the variable.
+    is 0. The rule is silent if the script itself uses the variable, or if a comment says which program reads it.
 
     Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
     Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
@@ -458,6 +468,9 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     for each in script.assignments_of(*_UNREAD):
         meant = _UNREAD[each.name]
         read = re.search(rf"\$\{{?{each.name}\b|[\"']{each.name}[\"']", script.code) is not None
+        read = (
+            read or re.search(r"\b([Rr]eads?|used|passed) by\b|\b[Rr]eads\b", script.comment_at(each.line)) is not None
+        )
         if read or not each.is_exported or meant in script.assigned:
             continue
         what = f"nothing reads {each.name}" + (f"; there is {meant}" if meant else ": the timeout stays as it was")

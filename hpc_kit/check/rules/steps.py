@@ -13,7 +13,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
-from hpc_kit.check.programs import PYTHON, SHELL_BUILTINS
+from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import JobSize, parse_count, read_gpu_counts, size_of_step
 
@@ -48,7 +48,12 @@ def not_a_program(script: BatchScript) -> Iterator[Problem]:
 def _fault_of_program(script: BatchScript, stage: LaunchStage) -> tuple[str, str] | None:
     first, *rest = stage.texts
     code = f"write bash -c '{first} ...' in single quotes"
-    if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO) or (first, *rest[:1]) == ("conda", "activate"):
+    # Red Hat has files for some builtins, which show a value.
+    shows = first in {"hash", "type", "umask"} or stage.texts in (["ulimit"], ["ulimit", "-a"])
+    if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO and not shows) or (first, *rest[:1]) == (
+        "conda",
+        "activate",
+    ):
         return f"{first}, a builtin or function of the shell", code
     if first in script.functions:
         return f"{first}, a function of this script", f"{code}, after export -f {first}"
@@ -169,10 +174,6 @@ def smaller_step(script: BatchScript) -> Iterator[Problem]:
         yield Problem(count, what, f"{remedy}; or request fewer tasks", lines)
 
 
-_SERVERS = frozenset({
-    "code", "code-server", "jupyter", "jupyter-lab", "jupyter-notebook", "mlflow", "ollama", "tensorboard", "vllm",
-})  # fmt: skip
-_SERVER_MODULES = re.compile(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
 _CHANGES_FILES = {
     ("pip", "install"), ("pip3", "install"), ("conda", "install"), ("conda", "create"), ("mamba", "install"),
     ("git", "clone"), ("git", "pull"), ("npm", "install"),
@@ -201,7 +202,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
         if module is not None:
             words = [module.text, *words[words.index(module.text) + 1 :]]
         count = size.ntasks or "several"
-        if words[0] in _SERVERS or (module is not None and _SERVER_MODULES.match(module.text)):
+        if words[0] in SERVERS or (module is not None and SERVER_MODULES.match(module.text)):
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
@@ -238,36 +239,12 @@ def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
     return next((word for word in tested if not word.startswith("-")), None)
 
 
-_MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
-
-
-def runs_forever(texts: list[str]) -> bool:
-    """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
-    name, rest = texts[0].rpartition("/")[2], texts[1:]
-    if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
-        return bool(_SERVER_MODULES.match(rest[1]))
-    if name in {"nvidia-smi", "rocm-smi"}:
-        # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.
-        loops = any(re.match(r"(-l\d*|-lms|--loop(-ms)?)(=|\Z)", text) for text in rest)
-        return loops or (bool({"dmon", "pmon"} & set(rest)) and "-c" not in rest)
-    if name == "ray":
-        return rest[:1] == ["start"] and "--block" in rest
-    if name == "tail":
-        return any(re.fullmatch(r"-\w*[fF]|--follow.*", text) for text in rest) and "--pid" not in " ".join(rest)
-    if name == "sleep":
-        return rest[:1] in (["infinity"], ["inf"])
-    if name in {"jupyter", "vllm", "ollama", "mlflow", "code"}:
-        return rest[:1] in (["lab"], ["notebook"], ["serve"], ["server"], ["ui"], ["tunnel"])
-    if name in {"vmstat", "iostat", "dstat"}:
-        return bool(rest) and sum(text.isdigit() for text in rest) == 1
-    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"} and "-n1" not in rest
-
-
 @rule("KIT223", "warning")
 def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     """Two steps at the same time need the same resources.
 
-    A step takes all resources of the job on its nodes, unless its line says less. The next step waits for it ("Step
+    A step takes all resources of the job on its nodes, unless its line says less; the memory of --mem, too. The next
+    step waits for it ("Step
     creation temporarily disabled, retrying"). Steps in the background then run one after another; behind a server or
     monitor, the training never starts (an error).
 
@@ -287,12 +264,12 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
-        forever, claim = _never_ends(launch), _claim_of(script, launch, srun)
+        forever, claim = never_ends(launch), _claim_of(script, launch, srun)
         if claim is None or not (launch.is_training or forever):
             continue
         blocker = next((other for held, other in running.items() if held.excludes(claim, job)), None)
         if blocker is not None:
-            endless = _never_ends(blocker)
+            endless = never_ends(blocker)
             effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
             what = f"the step in line {blocker.line} {effect}" + ("" if endless else ": this one waits for it")
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
@@ -331,8 +308,10 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
     gpus = read_gpu_counts(options)
     given = gpus.per_node is not None or gpus.per_task or gpus.total
+    # A step inherits --mem, which is all memory of the job on the node.
+    own_memory = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"} or script.options.get("mem", "0") == "0"
     # -c implies --exact.
-    exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"})
+    exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"} and own_memory)
     whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     ntasks = (size.ntasks or 1) if size.is_stated else 1
     cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
@@ -340,10 +319,12 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     return _Claim(nodes, exact, cpus, (gpus.in_job(nodes, size.ntasks) or 0) if given else 0)
 
 
-def _never_ends(launch: LaunchLine) -> bool:
+def never_ends(launch: LaunchLine) -> bool:
+    """Tell whether a launch line runs until something ends it."""
     shell = launch.stage("shell")
     endless = shell is not None and shell.code is not None and _ENDLESS_LOOP.search(shell.code.text.text)
-    return bool(endless) or runs_forever(launch.program.texts)
+    limited = any(stage.name == "timeout" for stage in launch.stages)
+    return not limited and (bool(endless) or runs_forever(launch.program.texts))
 
 
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")

@@ -8,22 +8,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.attempt import explains
-from hpc_kit.runs.why.events import EXCEPTION, KERNEL, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
-from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
-from hpc_kit.runs.why.slurm_tables import expand_nodes
+from hpc_kit.runs.why.places import hosts_of, place_of, same_host
+from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
+from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
-from hpc_kit.slurm.sizes import size_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.events import Event, TaskEnd
+    from hpc_kit.runs.why.events import Event
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
+
+OWN_ERROR = 44
+"""Weight from which an error is one of its rank itself: that of any exception."""
 
 NO_FAILURE = "no-failure"
 UNKNOWN = "unknown"
@@ -46,6 +48,7 @@ class Verdict:
     """One sentence. It begins with "unknown" or "did not fail" if that is the answer."""
     class_: str
     rank: int | None = None
+    """The rank that failed first."""
     host: str | None = None
     evidence: list[Proof] = field(default_factory=list)
     traceback: str | None = None
@@ -55,6 +58,8 @@ class Verdict:
     """Ranks that failed because of it."""
     earlier: list[str] = field(default_factory=list)
     """Causes of earlier attempts."""
+    ranks: list[int] = field(default_factory=list)
+    """All ranks that failed with the same error, in order."""
     exit_code: int | None = None
     """Exit code of the rank, as a shell shows it."""
     is_own_failure: bool = False
@@ -64,7 +69,7 @@ class Verdict:
 _REASON_CLASSES = (
     (r"Dependency", "dependency"),
     (r"QOS|Assoc|Max|AccountingPolicy|PartitionTimeLimit|PartitionNodeLimit|JobArrayTaskLimit", "limit-reached"),
-    (r"launch fail|JobLaunchFailure", "launch-failure"),
+    (r"(?i)launch.?fail", "launch-failure"),
     (r"JobHeld|held state|requeued held", "held"),
     (r"InvalidAccount|AccountNotAllowed", "invalid-account"),
     (r"InvalidQOS", "invalid-qos"),
@@ -73,14 +78,8 @@ _REASON_CLASSES = (
 )
 
 
-_NAMES_NO_HOST = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}|localhost(?:\.localdomain)?")
-"""The host name that Docker gives to a container, and the one that every host has."""
-
-_OTHER_RANKS = re.compile(
-    r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun|mpiexec|\bnproc"
-    r"|distribution|DISTRIBUTION|SLURM_HOSTFILE| -m \S*(?:cyclic|plane)"
-)
-"""A script has its ranks numbered by another launcher than srun, or in another way than in blocks."""
+_OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>: ?")
+"""The name of an object in front of the message of its exception, as urllib3 prints it."""
 
 _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
 """The option of the script that Slurm refused."""
@@ -89,14 +88,16 @@ _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partitio
 def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
     """Return the answer that an event is the cause."""
     rule = event.rule
-    ranks = _ranks_with(attempt, event)
     rank, host = place_of(attempt, event)
+    ranks = _ranks_alike(attempt, event) if rule.scope == "rank" else []
     values = _values_of(attempt, event)
-    values["who"] = "every rank" if _is_of_all(attempt, event) else describe_rank(attempt, rank, host, ranks)
-    if host:
-        values.setdefault("host", host)
+    values["who"] = describe_rank(attempt, rank, host, ranks)
+    if len(hosts_of(attempt, ranks, {rank: host})) > 1:
+        host = None
+    values |= {"host": host} if host and "host" not in values else {}
+    values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
-    cause = fill_template(rule.cause, values)
+    cause = _OBJECT.sub("", fill_template(rule.cause, values))
     if event.traceback and (frame := event.traceback.own_frame):
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
@@ -117,16 +118,18 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         cause = f"{cause.partition(';')[0]}; it had used {row.max_rss} of {row.req_mem}: out of host memory"
         rule = rule_named("kernel-oom-kill")
         proofs.append(proof_of(row.line))
+    shown_rank = None if is_victim or (rule.scope == "job" and not is_mismatch) else rank
     return Verdict(
         cause,
         UNKNOWN if rule.class_ == "exit-code" else rule.class_,
-        None if is_victim or (rule.scope == "job" and not is_mismatch) else rank,
+        shown_rank,
         None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
         proofs,
         _traceback(attempt, event),
-        remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
+        remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values)),
         confidence,
         _also(attempt, event, rank),
+        ranks=[] if shown_rank is None else sorted({shown_rank, *ranks}),
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
@@ -139,7 +142,7 @@ def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
         return f"; comment of an administrator: {comment}"
     if class_ == "late-rank" and host:
         for event in attempt.of_class("io-error"):
-            if KERNEL.search(event.line.text) and event.host and _same_host(host, event.host):
+            if KERNEL.search(event.line.text) and event.host and same_host(host, event.host):
                 return f"; the log of {host} reports trouble with a file system: {event.line.body.strip()[:120]}"
     return ""
 
@@ -175,150 +178,69 @@ def _add_own_error(attempt: Attempt, event: Event, values: dict[str, str]) -> st
     return next((each.groups["remedy"] for each in same if "remedy" in each.groups), "")
 
 
-def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
-    """Return rank and host of an event, also by the launcher's report."""
-    hosts = attempt.evidence.hosts
-    rank, host = event.rank, event.host
-    if rank is None and event.rule.scope == "rank":
-        # A library prints the message, and the exception of the rank repeats it.
-        ranks = {each.rank for each in attempt.named(event.rule.name)} - {None}
-        rank = ranks.pop() if len(ranks) == 1 else None
-    if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
-        matching = [
-            end for end in attempt.failed_ends() if host is None or end.host is None or _same_host(host, end.host)
-        ]
-        if end := _fitting_end(attempt, event, matching):
-            rank, host = end.ranks[0], end.host or host
-    if event.rule.name == "exec-missing-python" and host is None:
-        # execve fails with ENOENT: the tasks end with exit code 2.
-        failed = {end.host for end in attempt.ends if end.code == 2 and end.line.file == event.line.file}
-        host = failed.pop() if len(failed) == 1 else None
-    # A node is to blame: name a rank only if it is the only one that the node took down.
-    if event.rule.scope == "node":
-        same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING]
-        stated = {each.groups.get("host") or each.host for each in same} - {None}
-        host = host or (stated.pop() if len(stated) == 1 else _node_without_answer(attempt, event))
-        fallen = {each for end in attempt.failed_ends() if host and _is_on(end, host) for each in end.ranks}
-        fallen = fallen if len(fallen) == 1 else _ranks_hit(attempt, event, host)
-        rank = fallen.pop() if rank is None and len(fallen) == 1 and event.rule.kind != "end" else rank
-    if host is None and rank is not None:
-        host = hosts.get(rank) or _host_by_block(attempt, rank)
-    if host is None and event.rule.scope != "job" and event.rule.kind != "end":
-        named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
-        is_all = event.rule.scope == "rank" or not attempt.evidence.node_lists
-        if (only := _only_node(attempt, event)) or (rank is None and len(named) == 1 and is_all):
-            host = only or next(iter(named))
-    if host and _NAMES_NO_HOST.fullmatch(host):
-        host = None
-    # The same host may be named with its domain by one program, and without it by srun.
-    short = host.partition(".")[0] if host else None
-    return rank, short if any(end.host == short for end in attempt.ends) else host
+def _ranks_alike(attempt: Attempt, event: Event) -> list[int]:
+    """Return the ranks that failed with the same error. Numbers in its message may differ."""
+    if _is_of_all(attempt, event):
+        return list(range(_count_ranks(attempt)))
+    alike = [each for each in _reports_of(attempt, event) if _error_of(each) == _error_of(event)]
+    ranks = {*event.about, *(each.rank for each in alike if each.rank is not None)}
+    # A line of srun may report several tasks.
+    ranks |= {rank for end in attempt.ends if any(each.line == end.line for each in alike) for rank in end.ranks}
+    # Of vague errors and ends, such as an exit code, those of other ranks may be consequences of the first one.
+    is_own = event.rule.kind == "cause" and event.rule.weight >= OWN_ERROR
+    return sorted(ranks) if is_own or _are_all(attempt, ranks) else []
 
 
-def _node_without_answer(attempt: Attempt, event: Event) -> str | None:
-    """Return the only node of the job that does not respond according to a listing of Slurm, if the node failed."""
-    silent = {host for word in attempt.evidence.no_answer for host in expand_nodes(word)}
-    nodes = silent & {host for row in attempt.rows for host in expand_nodes(row.nodes)}
-    return nodes.pop() if event.rule.class_ == "node-failure" and len(nodes) == 1 else None
+def _reports_of(attempt: Attempt, event: Event) -> list[Event]:
+    """Return the events of the rule of an event that the program did not survive."""
+    return [each for each in attempt.named(event.rule.name) if each.strength > WARNING and not each.is_handled]
 
 
-def _host_by_block(attempt: Attempt, rank: int) -> str | None:
-    """Return the node of a rank if the ranks are tasks that srun distributed in blocks, as it does by default."""
-    evidence = attempt.evidence
-    lists = {row.nodes for row in attempt.rows if row.nodes and not row.is_step}
-    if len(evidence.scripts) != 1 or len(lists) != 1 or evidence.has_agents:
-        return None
-    (lines,) = evidence.scripts.values()
-    size, nodes = size_of_job(script_options(lines)), expand_nodes(lists.pop())
-    total = max([evidence.world, rank + 1, *(each + 1 for each in evidence.ranks)])
-    steps = [line for line in lines if re.search(r"^\s*[^#]*\bsrun\b", line)]
-    is_plain = len(steps) == 1 and not re.search(
-        r"\s-[mwrNn]|--(?:nodelist|relative|nodes|ntasks|multi-prog)", steps[0]
-    )
-    if (
-        not is_plain
-        or _OTHER_RANKS.search("\n".join(lines))
-        or not size.tasks_per_node
-        or len(nodes) * size.tasks_per_node != total
-    ):
-        return None
-    return nodes[rank // size.tasks_per_node]
-
-
-def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
-    """Return the ranks of a host with an error that the failure of the node explains, such as that of a GPU."""
-    places = attempt.evidence.hosts
-    return {
-        each.rank
-        for each in attempt.of_kind("cause")
-        if each.rank is not None
-        and each.strength == EXCEPTION
-        and (explains(event, each) or each.rule.class_ == event.rule.class_)
-        and host
-        and _same_host(each.host or places.get(each.rank, ""), host)
-    }
-
-
-def _only_node(attempt: Attempt, event: Event) -> str | None:
-    """Return the node of a job that has one, in the attempt of an event."""
-    evidence = attempt.evidence
-    stated = evidence.nodes_of(event.line.file, event.attempt)
-    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | stated
-    # Lists that differ are those of several attempts or jobs.
-    hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
-    others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
-    # A script of several nodes may name only the first one.
-    scripts = {script_options(lines).get("nodes", "1") for lines in evidence.scripts.values()}
-    wanted = {str(evidence.wanted_nodes[0])} if evidence.wanted_nodes else set()
-    is_only = len(hosts) == 1 and all(_same_host(host, hosts[0]) for host in others)
-    return hosts[0] if is_only and scripts | wanted <= {"1"} else None
-
-
-def _is_on(end: TaskEnd, host: str) -> bool:
-    return end.host is not None and _same_host(end.host, host)
-
-
-def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd | None:
-    """Return the end of a rank that an event without a rank fits best: not that of a victim."""
-    killed = [end for end in ends if end.signal in {"Killed", "Out Of Memory"} or end.exit_code == 137]
-    if killed and event.rule.class_ in {"host-memory", "killed"}:
-        return killed[0]
-    lost = {each.rank for each in attempt.of_class(*VICTIMS)}
-    # A task ends once in a step. If its number ends again after the error, its first end is that of an earlier step.
-    earlier = [end for end in ends if end.line.file == event.line.file and end.line.number < event.line.number]
-    later = [end for end in ends if end not in earlier]
-    ends = [end for end in ends if end not in earlier or not any(set(end.ranks) & set(each.ranks) for each in later)]
-    own = [end for end in ends if end.ranks[0] not in lost]
-    return next(iter(own or ends), None)
-
-
-def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
-    """Return the ranks that failed in the same way."""
-    kind = (event.groups.get("exception"), event.groups.get("message"))
-    same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING and not each.is_handled]
-    alike = [each for each in same if (each.groups.get("exception"), each.groups.get("message")) == kind]
-    return sorted({each.rank for each in alike if each.rank is not None})
+def _error_of(event: Event) -> tuple[object, ...]:
+    """Return what is the same in equal errors of several ranks: the message without numbers, and the line of code."""
+    words = [re.sub(r"0x[0-9a-f]+|\d+", "", event.groups.get(name, "")) for name in ("exception", "message", "detail")]
+    is_generic = event.rule.weight < DIRECT and event.traceback is not None
+    return (*words, event.traceback.own_frame if is_generic and event.traceback else None)
 
 
 def _is_of_all(attempt: Attempt, event: Event) -> bool:
-    """Return whether lines without ranks contain one traceback at least once for each rank."""
-    # Ranks count from 0.
-    size = max([attempt.evidence.world, *(rank + 1 for rank in attempt.evidence.ranks)])
-    if event.rank is not None or event.traceback is None or size < 2:
+    """Return whether lines without ranks contain one message or traceback at least once for each rank."""
+    if event.rank is not None or event.rule.scope != "rank" or event.rule.kind != "cause":
         return False
-    texts = [each.traceback.text for each in attempt.events if each.traceback and each.rank is None]
-    return texts.count(event.traceback.text) >= size
+    texts = [_text_of(each) for each in _reports_of(attempt, event) if each.rank is None]
+    return texts.count(_text_of(event)) >= max(_count_ranks(attempt), 2)
+
+
+def _text_of(event: Event) -> str:
+    return event.traceback.text if event.traceback else event.line.body
 
 
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
-    """Return the words for the part of the job that failed."""
-    known = attempt.evidence.ranks
-    size = max([len(known), attempt.evidence.world, *(each + 1 for each in known)])
-    if len(ranks) > 1 and len(ranks) >= size:
+    """Return the words for the part of the job that failed.
+
+    Args:
+        attempt: The attempt.
+        rank: The rank that failed first.
+        host: Its host.
+        ranks: All ranks that failed with the same error.
+    """
+    if _are_all(attempt, ranks):
         return "every rank"
+    if len(ranks) > 1 and rank in ranks:
+        hosts = hosts_of(attempt, ranks, {rank: host})
+        return f"each of {format_ranks(ranks)}" + (f" on {fold(hosts)}" if hosts else "")
     if rank is not None:
         return f"rank {rank} on {host}" if host else f"rank {rank}"
     return f"a process on {host}" if host else "the program"
+
+
+def _count_ranks(attempt: Attempt) -> int:
+    """Return the number of ranks, as far as the logs show it. Ranks count from 0."""
+    return max([attempt.evidence.world, *(rank + 1 for rank in attempt.evidence.ranks)])
+
+
+def _are_all(attempt: Attempt, ranks: Collection[int]) -> bool:
+    return len(ranks) > 1 and len(ranks) >= max(_count_ranks(attempt), max(ranks) + 1)
 
 
 def _alike(attempt: Attempt, event: Event) -> list[Event]:
@@ -356,8 +278,8 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     consequences = attempt.of_kind("consequence")
     victims = {each.rank for each in consequences if each.rule.weight > 5 and each.rank is not None}
     victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
-    # A rank with the same failure is no victim of it.
-    victims -= {rank, *_ranks_with(attempt, event)}
+    # A rank with the same kind of failure is no victim of it.
+    victims -= {rank, *(each.rank for each in _reports_of(attempt, event)), *_ranks_alike(attempt, event)}
     if not victims or event.rule.kind == "consequence":
         return []
     classes = Counter(each.rule.class_ for each in consequences if each.rule.class_ in VICTIMS)
@@ -455,10 +377,6 @@ def waiting_verdict(job: JobRow, earlier: Verdict | None = None) -> Verdict:
         found.evidence += earlier.evidence
         found.traceback = earlier.traceback
     return found
-
-
-def _same_host(one: str, other: str) -> bool:
-    return one.partition(".")[0] == other.partition(".")[0]
 
 
 def _uncapitalised(text: str) -> str:

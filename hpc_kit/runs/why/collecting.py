@@ -85,7 +85,9 @@ _MPI_END = re.compile(
     r"|application called MPI_Abort\(MPI_COMM_WORLD, [^()]*\) - process (?P<rank6>\d+)"
     r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
-    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL(?:ED BY)? SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)"
+    r"|noticed that process rank (?P<rank7>\d+) with PID \d+ on node (?P<host7>\S+) exited on$"
+    r"|(?:KILL(?:ED BY)? SIGNAL: +|^signal )\d+ \((?P<signal2>[\w ]+)(?:: \d+)?\)"
 )
 """A part of the message of Open MPI or MPICH about the rank that ended; the parts are on several lines."""
 
@@ -121,14 +123,25 @@ _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?wor
 """NCCL's watchdog states the number of collectives that a rank has called."""
 
 _PLACE_OF_RANK = re.compile(
-    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO (?:\w+ )?comm \S+ rank (?P<rank>\d+) n[Rr]anks"
     r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
-    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is |runs |running )?"
+    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
     r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
     r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
+    r"|\b[Rr]ank[ =:]+(?P<rank5>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
+    r"(?:on (?:host|node) |(?:host(?:name)?|node)[=:] ?)(?P<host5>[a-z][\w.-]*)(?=[\s,;:)\]]*$)"
+    r"|^MPICH ERROR \[Rank (?P<rank7>\d+)\] (?:\[[^\]]*\] ){2}\[(?P<host7>[\w.-]+)\]"
+    r"|^task(?:id)?: *(?P<rank6>\d+),? +host(?:name)?: *(?P<host6>[a-z][\w.-]*)$"
     r"|^(?i:starting) (?i:ray )?(?i:worker) (?P<rank4>\d+) (?:at|on) (?P<host4>[a-z][\w.-]*)$"
 )
 """A line of NCCL, submitit or the program that states the host of a rank."""
+
+_HOST_GROUPS = [name for name in _PLACE_OF_RANK.groupindex if name.startswith("host")]
+_RANK_GROUPS = [name for name in _PLACE_OF_RANK.groupindex if name.startswith("rank")]
+_PLACE_OF_LABEL = re.compile(
+    r"^[\w.-]+:\d+:\d+ \[\d+\] NCCL INFO (?:Bootstrap|cudaDriverVersion|NCCL version|ncclComm)\b"
+)
+"""The first lines of NCCL's debug output of a process, which begin with its host."""
 
 _NODE_LIST = re.compile(
     r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
@@ -144,6 +157,8 @@ _OWN_NODE = re.compile(
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
     r"(?P<node>(?!(?i:cuda|gpu\d?\b(?!-[a-z])|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
+    r"|^(?:(?i:hostname)|SLURMD_NODENAME|(?i:(?:job|script|task|attempt|run\w*|start\w*)\b.{,40}\bon (?:host|node)))"
+    r"[ :=]+(?P<node2>(?!localhost)[a-z][\w.-]*)$"
 )
 """The program or its script names the node on which it runs."""
 
@@ -516,6 +531,7 @@ class _FileCollector:
         elif self.mpi_rank is not None and (found := _MPI_NODE.match(body)):
             self.evidence.hosts.setdefault(self.mpi_rank, found["host"])
         elif body == "Failures:" or "Root Cause (first observed failure)" in body:
+            self.tracebacks.close_all(self.before)
             if body == "Failures:":
                 self.first_failure = len(self.evidence.ends)
             self.elastic = {} if body == "Failures:" else {"is_root": body}
@@ -542,6 +558,8 @@ class _FileCollector:
             self.evidence.ends.append(end)
         elif stated := found["rank3"] or found["rank6"]:
             self.evidence.ends.append(TaskEnd((int(stated),), None, 1, None, line, self.attempt))
+        elif found["rank7"]:
+            self.mpi_rank, self.mpi_host = int(found["rank7"]), found["host7"]
         elif found["host4"]:
             self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
         elif found["rank2"] or found["rank5"]:
@@ -666,20 +684,23 @@ class _FileCollector:
         """Note the hosts that a line states. Return whether similar lines matter, too."""
         is_statement = False
         if found := _PLACE_OF_RANK.search(line.text):
-            host = found["host"] or found["host2"] or found["host3"] or found["host4"]
-            rank = int(found["rank"] or found["rank2"] or found["rank3"] or found["rank4"])
+            host, rank = (next(filter(None, found.group(*names))) for names in (_HOST_GROUPS, _RANK_GROUPS))
+            rank = int(rank)
             self.evidence.hosts.setdefault(rank, host)
             is_statement = True
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
+        if self.labels and line.rank is not None and _PLACE_OF_LABEL.match(line.body):
+            is_statement = True
         if found := _NODE_LIST.search(line.body):
             self._note_nodes(found["nodes"])
             is_statement = True
         # Slurm names nodes of its own choice, such as the node that failed.
         if (found := _OWN_NODE.search(line.body)) and not _SYSTEM.search(line.text):
+            node = found["node"] or found["node2"]
             if line.rank is not None:
-                self.evidence.hosts.setdefault(line.rank, found["node"])
-            self._note_nodes(found["node"])
+                self.evidence.hosts.setdefault(line.rank, node)
+            self._note_nodes(node)
             is_statement = True
         return is_statement
 
@@ -714,7 +735,8 @@ class _FileCollector:
         match = specify_exit_code(match)
         groups = match.groups
         # A line of one process may be about another one, such as a message of srun.
-        given = groups.get("rank") or groups.get("task")
+        about = tuple(map(int, re.findall(r"\d+", groups.get("ranks", ""))))
+        given = groups.get("rank") or groups.get("task") or (about and str(about[0]))
         # DeepSpeed numbers the processes of each node from 0.
         if local := groups.get("local"):
             given = str(self.first_rank + int(local))
@@ -736,6 +758,7 @@ class _FileCollector:
             self.reader.count_progress(),
             progress_line=self.progress_line,
             is_hint=match.is_hint,
+            about=about,
         )
         evidence.events.append(event)
         self.own.append(event)

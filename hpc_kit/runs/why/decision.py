@@ -13,7 +13,6 @@ from hpc_kit.runs.why.answers import (
     NO_FAILURE,
     Verdict,
     describe_rank,
-    place_of,
     proof_of,
     unknown_verdict,
     verdict_of,
@@ -23,6 +22,7 @@ from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progres
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
+from hpc_kit.runs.why.places import place_of
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.slurm.states import JobState
 
@@ -89,10 +89,15 @@ def _answer(attempt: Attempt) -> Verdict:
     chain = _chain(attempt, culprit)
     # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
-        chain = [found]
+        chain = _chain(attempt, found) if found.rule.class_ == "late-rank" else [found]
     elif chain[-1].rule.class_ in VICTIMS and (absent := find_ranks_without_log(attempt)):
         return unknown_verdict(attempt, absent)
-    return verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
+    verdict = verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
+    if chain[0].rule.class_ == "late-rank" and verdict.rank is None:
+        # The error itself names no rank, but it kept this one from joining the remaining ones.
+        verdict.rank, verdict.host = place_of(attempt, chain[0])
+        verdict.cause += f"; {describe_rank(attempt, verdict.rank, verdict.host, [])} did not join the remaining ranks"
+    return verdict
 
 
 def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
@@ -285,7 +290,7 @@ def _reported_errors(attempt: Attempt) -> list[Event]:
 
 def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     """Return the ends of ranks that report nothing else, such as a kill."""
-    reporting = {event.rank for event in attempt.of_class(*VICTIMS)}
+    reporting = {place_of(attempt, event)[0] for event in attempt.of_class(*VICTIMS)}
     return [
         event
         for event in attempt.of_class(*classes)
@@ -387,8 +392,14 @@ def _is_behind(event: Event, culprit: Event) -> bool:
         explains(event, culprit)
         or _states_cause_before(event, culprit)
         or _left_value_missing(event, culprit)
-        or (culprit.rule.class_ == "late-rank" and event.traceback is not None and event.rank == culprit.rank)
+        or (culprit.rule.class_ == "late-rank" and event.rank == culprit.rank and _ends_rank(event))
     )
+
+
+def _ends_rank(event: Event) -> bool:
+    """Return whether an event may have kept its rank from joining the remaining ones."""
+    is_direct = event.rule.weight >= DIRECT and event.strength > WARNING and not event.is_hint
+    return event.traceback is not None or is_direct
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:

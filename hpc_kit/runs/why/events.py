@@ -59,6 +59,8 @@ class Event:
     """The line right after it says that the program goes on."""
     ranks_in_file: int = 1
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
+    about: tuple[int, ...] = ()
+    """The ranks that it is about, if these are several."""
 
     @property
     def is_handled(self) -> bool:

@@ -72,7 +72,8 @@ def _different_calls(attempt: Attempt) -> Event | None:
         if len({each.rank for each in group}) < 2 or {"SEND", "RECV", "COALESCED"} & operations:
             continue
         if len(operations) > 1:
-            return _mismatch(attempt, "collective-mismatch-order", group, lambda each: f"called {each.operation}")
+            found = _mismatch(attempt, "collective-mismatch-order", group, lambda each: f"called {each.operation}")
+            return _ran_out_of_inputs(attempt, found) or found
         if len(sizes) > 1 and None not in sizes and operations <= _EQUAL_SIZES:
             return _different_sizes(attempt, group, sizes)
     return _different_functions(attempt)
@@ -86,13 +87,20 @@ def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | No
     # One element against many: the ranks are in different lines of the program, or in different steps.
     if "1" not in sizes:
         return found
-    last = attempt.evidence.last_of(found.rank)
-    if last is not None and reports_end_of_inputs(last.text):
-        return _event(attempt, "uneven-inputs", _at(found.line, last, found.rank), found.rank)
+    if uneven := _ran_out_of_inputs(attempt, found):
+        return uneven
     order = _event(attempt, "collective-mismatch-order", found.line, found.rank)
     order.groups.update(found.groups)
     order.is_hint = True
     return order
+
+
+def _ran_out_of_inputs(attempt: Attempt, mismatch: Event) -> Event | None:
+    """Return the end of the inputs of the odd rank as the cause of a mismatch, if its last line says so."""
+    last = attempt.evidence.last_of(mismatch.rank)
+    if last is None or not reports_end_of_inputs(last.text):
+        return None
+    return _event(attempt, "uneven-inputs", _at(mismatch.line, last, mismatch.rank), mismatch.rank)
 
 
 def _at(line: Line, last: LastLine, rank: int | None) -> Line:
@@ -161,7 +169,9 @@ def _behind(attempt: Attempt) -> Event | None:
     last = attempt.evidence.last_of(late[0])
     line = lines[late[0]] if last is None else _at(lines[late[0]], last, late[0])
     detail = f"its last collective had the number {least}, that of other ranks {most}"
-    return _event(attempt, "late-rank", line, late[0], detail=detail)
+    found = _event(attempt, "late-rank", line, late[0], detail=detail)
+    found.about = tuple(late)
+    return found
 
 
 def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
@@ -257,6 +267,7 @@ def _find_stuck(attempt: Attempt) -> Event | None:
     stuck = stacks[late[0]]
     found = _event(attempt, "late-rank", stuck.line, late[0], detail=f"stacks: {ranks} in {place}")
     found.traceback = stuck.traceback
+    found.about = tuple(late)
     is_complete = len(stacks) >= max(attempt.evidence.world, len(attempt.evidence.ranks))
     found.is_hint = not is_complete
     return found

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
+from hpc_kit.runs.progress import read_hosts
 from hpc_kit.runs.why.answers import UNKNOWN, Verdict
 from hpc_kit.runs.why.collecting import add_file
 from hpc_kit.runs.why.decision import decide
@@ -55,6 +56,7 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
         if path in run.batch_logs():
             _number_ranks(evidence, run.ranks_per_task)
     add_first_failure(run.folder, evidence)
+    evidence.hosts = read_hosts(run.folder) | evidence.hosts
     evidence.rows.append(_row(run, status, state))
     verdict = decide(evidence)
     if verdict.class_ == UNKNOWN:

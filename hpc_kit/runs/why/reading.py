@@ -22,7 +22,7 @@ TAIL_BYTES = 1 << 14
 LAST_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
-LABEL_SAMPLE = 64
+LABEL_SAMPLE = 32
 """Lines in which the label of a launcher is looked for, at least."""
 
 MAX_SHAPES = 200_000
@@ -37,7 +37,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ",
+    b"horovod", b" pml ", b"daemon",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset({
@@ -135,24 +135,33 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 
 
 _RANK_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
+    r"(?:^|[^a-z])(?:rank|task|proc|worker|^rsl\.(?:out|error))[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
     re.IGNORECASE,
 )
 _NOT_RANKS = re.compile(
     r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk|seed|fold|trial|sweep)[-_.]?$", re.IGNORECASE
 )
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
-_HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
+_HOST_NAME = re.compile(
+    r"^(?:node[-_]|host[-_]|log[-_]|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$"
+)
+_HOST_IN_NAME = re.compile(
+    r"(?<![A-Za-z0-9])((?:(?!train|fit|run|job|log|out|err|std|slurm|test|eval|main)[a-z]+-)?[a-z]*(?:node|gpu|host|compute|nid|cn|gn|dgx|hgx)[a-z]*-?\d\d+[a-z]?)(?![A-Za-z0-9])"
+)
+"""A part of a name that looks like a host: `train-77-gpu03.out`."""
+
 _HOST_OF_SYSTEM_LOG = re.compile(
-    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
-    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages)(?:\.\w+)?$"
+    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages|epilog|prolog|health)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
+    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages|epilog|prolog|health)(?:\.\w+)?$"
 )
 """A log of the operating system that is named after its host."""
 
 _NUMBERED = re.compile(r"[-_.](?:0|[1-9]\d?)\.\w+$")
 """The end of the name of a program's log, such as `fit-0.log`: hosts have more digits, or no hyphen before them."""
 
-_ELEMENT = re.compile(r"(?:^slurm-|(?<![\d.])(?!20\d{6}_|\d_))(?P<array>\d+)_(?P<index>\d{1,7})(?!\d|_log\.)")
+_ELEMENT = re.compile(
+    r"(?:^slurm-|(?<![A-Za-z\d.])(?!20\d{6}_|\d_))(?P<array>\d+)_(?P<index>\d{1,7})(?![A-Za-z\d]|_log\.)"
+)
 """The name of a log of an array (`%A_%a`). It is no date, and not submitit's name of job and task."""
 
 _ELEMENT_OF_ARRAY = re.compile(r"(?<![\d.])(?P<array>\d+)[-_.](?P<index>\d{1,7})(?!\d|_log\.)")
@@ -184,10 +193,11 @@ def _rank_in_name(path: Path) -> int | None:
 
 
 def _hosts_of_named(paths: list[Path]) -> dict[Path, str]:
-    """Return the hosts of files that are named like hosts of one cluster (`gpu03.log`), or like `dmesg-gpu03.log`."""
+    """Return the hosts of files that differ in the name of a host (`gpu03.log`), or of logs of a system."""
     groups: dict[tuple[Path, str], dict[Path, str]] = {}
     for path in paths:
-        if (found := _HOST_NAME.match(path.name)) and not _NOT_HOSTS.match(path.name):
+        found = _HOST_IN_NAME.search(path.name)
+        if found := found or (None if _NOT_HOSTS.match(path.name) else _HOST_NAME.match(path.name)):
             groups.setdefault((path.parent, re.sub(r"\d+", "", found[1])), {})[path] = found[1]
     hosts = {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
     system = {path: found[1] or found[2] for path in paths if (found := _HOST_OF_SYSTEM_LOG.match(path.name))}
@@ -211,7 +221,8 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
     A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
     """
     heads = {path: _read_head(path) for path in paths if len(paths) > 1}
-    texts = [head.decode(errors="replace") for head in heads.values()]
+    # A search in the logs of a thousand ranks takes longer than reading them: scripts and listings are short.
+    texts = [head.decode(errors="replace") for head in heads.values() if len(head) < HEAD_BYTES or b"rray" in head]
     patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
     patterns += [_file_pattern(word) for text in texts if "#SBATCH" in text for word in _FILE_OF_ELEMENT.findall(text)]
     found = {path: match for pattern in patterns for path in paths if (match := pattern.search(path.name))}
@@ -411,10 +422,14 @@ class LogReader:
                 yield number, clean_text(part), part_shape
 
     def _keep_last(self, tail: bytes) -> None:
-        lines = tail[-TAIL_BYTES:].split(b"\n")
+        text = tail[-TAIL_BYTES:].decode("utf-8", errors="replace")
+        lines = text.split("\n")
+        # Most logs are plain text: one test of the whole text is faster than one of each line.
+        if not text.replace("\n", "").isprintable():
+            lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
         for number, line in zip(range(self.lines, 0, -1), reversed(lines), strict=False):
-            if text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip():
-                self.last.append((number, text))
+            if line := line.rstrip():
+                self.last.append((number, line))
             if len(self.last) == LAST_LINES:
                 break
         self.last.reverse()
@@ -446,8 +461,11 @@ def _is_binary(data: bytes) -> bool:
 
 def clean_text(line: bytes) -> str:
     """Decode a line and remove terminal escapes and control characters."""
-    text = line.decode("utf-8", errors="replace")
-    return _ESCAPES.sub("", text) if not text.isprintable() else text
+    return _without_escapes(line.decode("utf-8", errors="replace"))
+
+
+def _without_escapes(text: str) -> str:
+    return text if text.isprintable() else _ESCAPES.sub("", text)
 
 
 # ---- prefixes
@@ -463,6 +481,11 @@ _STAMP = re.compile(
     r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
+_VLLM = re.compile(
+    r"(?:ERROR|WARNING|INFO) (?P<month>\d\d)-(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d) \[[\w./]+:\d+\](?: |$)"
+)
+"""The prefix of each line that vLLM logs, also of those of a traceback."""
+
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _DMESG = re.compile(
     r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
@@ -472,7 +495,7 @@ _DMESG = re.compile(
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
 _HOST_IN_TEXT = re.compile(
-    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+(?: *:\d+)*\]"
 )
 _RANK_IN_TEXT = re.compile(
     r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
@@ -532,7 +555,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
             local = prefix["local"] or prefix["bare"]
             rank = int(stated) if stated else rank if rank is not None or not local else int(local)
             host = prefix["host"] or host
-        elif prefix := _SYSLOG.match(body) or _STAMP.match(body):
+        elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
             host = prefix.groupdict().get("host") or host
         else:

@@ -203,7 +203,9 @@ class TracebackReader:
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_child = bool(_CHILD.match(before))
             traceback.logged_as = before
-            traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
+            traceback.is_logged = bool(_LOGGED.search(before)) or bool(
+                _LOGGED.search(line.text.partition(TRACEBACK)[0])
+            )
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
         ):
@@ -318,7 +320,7 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
     direct = [pair for pair in causes if pair[0].rule.weight >= DIRECT]
     if direct:
-        return max(direct, key=lambda pair: pair[0].rule.weight)
+        return max(direct, key=lambda pair: (not pair[0].is_hint, pair[0].rule.weight))
     text, line = traceback.exceptions[-1]
     last = [pair for pair in traceback.matches if pair[1] is line]
     specific = [pair for pair in last if pair[0].rule.name != "python-exception"]

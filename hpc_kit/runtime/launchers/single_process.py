@@ -41,7 +41,7 @@ def single_process(environ: Mapping[str, str]) -> World:
             "master_addr": "SLURMD_NODENAME, this node" if here else "this machine",
             "master_port": "any free",
         },
-        warnings=(*_unused_launch_warnings(environ), *_rejected_variables(environ)),
+        warnings=() if environ.get(CHOICE) else (*_unused_launch_warnings(environ), *_rejected_variables(environ)),
         ignored=other_variables.ignored_by_single(environ),
     )
 
@@ -61,8 +61,6 @@ def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Warn about variables of one rank among several that do not count here."""
-    if environ.get(CHOICE):
-        return ()
     on_a_node = other_variables.was_submitted_on_a_node(environ)
     sizes = {names.rank: names.size for names in MPI_LAUNCHERS.values()} | {"RANK": "WORLD_SIZE"}
     for rank, size in sizes.items():

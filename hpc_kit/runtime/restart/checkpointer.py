@@ -192,7 +192,7 @@ class Checkpointer:
         Returns:
             True if the training must leave its loop, because a stop was requested. The step is the same on all ranks.
         """
-        state, done = self._opened(), step + 1
+        state, done = self._opened(), int(step) + 1
         watchdog.progress(step)
         self._collect_write(wait=False)
         self.stopped = self._agreement.is_stop(done, self._signal.requested)
@@ -224,7 +224,7 @@ class Checkpointer:
         with watchdog.phase("save"):  # a slow disk is no stall
             self._collect_write(wait=True)
             if self._writer:
-                self._finish_write(self._writer.write(step + 1, state.collect(), state.digests))
+                self._finish_write(self._writer.write(int(step) + 1, state.collect(), state.digests))
 
     def _opened(self) -> TrainingState:
         if self._state is None:

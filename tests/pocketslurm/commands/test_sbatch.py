@@ -107,15 +107,13 @@ NUMBER = 'sbatch: error: Invalid numeric value "{}" for --{}.\n'
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_sbatch_refuses_wrong_options(slurm: Slurm, options: list[str], status: int, complaint: str) -> None:
-    script = slurm.folder / "job.sh"
+def test_sbatch_refuses_wrong_options(unused_slurm: Slurm, options: list[str], status: int, complaint: str) -> None:
+    script = unused_slurm.folder / "job.sh"
     script.write_text("#!/bin/sh\n")
-    assert slurm.refused("sbatch", *options, str(script)) == (status, complaint)
+    assert unused_slurm.refused("sbatch", *options, str(script)) == (status, complaint)
     script.write_text("#!/bin/sh\n#SBATCH " + " ".join(options) + "\n")
-    assert slurm.refused("sbatch", str(script)) == (status, complaint)
-    state = slurm.state()
-    assert state.jobs() == []
-    state.close()
+    assert unused_slurm.refused("sbatch", str(script)) == (status, complaint)
+    assert unused_slurm.jobs() == []
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_job_at_its_time_limit_is_ended(make_slurm: Callable[..., Slurm]) -> N
 
 
 def test_a_script_that_ignores_sigterm_is_killed_after_kill_wait(make_slurm: Callable[..., Slurm]) -> None:
-    slurm = make_slurm(minute=0.5, kill_wait=0.5)
+    slurm = make_slurm(minute=3.0, kill_wait=0.5)  # by then the shell listens, also on a busy machine
     job_id = slurm.submit("trap 'echo TERM' TERM; while true; do sleep 0.05; done", "--time=1")
     slurm.until(job_id, "TIMEOUT")
     assert booked(slurm, job_id)[1] == f"{job_id}.batch|CANCELLED|0:9"
@@ -50,7 +50,7 @@ def test_a_script_that_ignores_sigterm_is_killed_after_kill_wait(make_slurm: Cal
 
 
 def test_a_script_that_exits_0_after_its_time_limit_still_times_out(make_slurm: Callable[..., Slurm]) -> None:
-    slurm = make_slurm(minute=0.5)
+    slurm = make_slurm(minute=3.0)
     job_id = slurm.submit("trap 'exit 0' TERM; while true; do sleep 0.05; done", "--time=1")
     slurm.until(job_id, "TIMEOUT")
     assert booked(slurm, job_id) == [f"{job_id}|TIMEOUT|0:0", f"{job_id}.batch|COMPLETED|0:0"]

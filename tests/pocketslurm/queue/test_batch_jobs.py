@@ -234,14 +234,14 @@ def test_twenty_simultaneous_submissions_get_twenty_ids(slurm: Slurm) -> None:
         slurm.until(job_id, "COMPLETED")
 
 
-def test_two_hundred_jobs_can_be_queued(slurm: Slurm) -> None:
+def test_many_jobs_can_be_queued(slurm: Slurm) -> None:
     holder = slurm.submit("sleep 600", "-N4", "--exclusive")
     slurm.until(holder, "RUNNING")
     program = "import os; from pocketslurm.commands import sbatch\n"
-    program += "for _ in range(200): sbatch.main(['-Q', '--wrap', 'true'], os.environ)"
+    program += "for _ in range(60): sbatch.main(['-Q', '--wrap', 'true'], os.environ)"
     subprocess.run([sys.executable, "-c", program], env=slurm.environ, cwd=slurm.folder, check=True)
     reasons = slurm.check_output("squeue", "-h", "-t", "PD", "-o", "%r").split()
-    assert len(reasons) == 200
+    assert len(reasons) == 60
     assert set(reasons) <= {"Resources", "Priority", "None"}
     slurm.check_output("scancel", "-t", "PENDING", "--me")
     assert slurm.check_output("squeue", "-h", "-o", "%i").split() == [str(holder)]

@@ -96,7 +96,7 @@ def test_pty_gives_the_first_task_a_terminal_of_its_own(slurm: Slurm) -> None:
         shell = "[ -t 0 ] || exit 0; trap 'exit 4' INT; read line; echo got $line < /dev/tty; sleep 60"
         os.execve(f"{slurm.directory}/bin/srun", ["srun", "-n2", "--pty", "bash", "-c", shell], slurm.environ)
     os.write(screen, b"hello\n")
-    seen, deadline, interrupted = b"", time.monotonic() + 20, False
+    seen, deadline, interrupted = b"", time.monotonic() + 60, False
     while time.monotonic() < deadline:
         if b"got hello" in seen and not interrupted:
             # Ctrl-C reaches the program, not srun.

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.cluster.cases import Case, Truth, load
 from tests.pocketslurm.conftest import Slurm
@@ -40,21 +39,10 @@ GROUP = re.compile(r"_(HET|PACK)_GROUP_\d+$")
 LAUNCHER_PREFIXES = ("SLURM", "SRUN", "SBATCH", "PMI_RANK", "PMI_SIZE")
 MORE_LAUNCHER_NAMES = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
 EXCLUDED = (
-    "pmix",
-    "salloc",
-    "interactive",
-    "torchrun",
-    "_pty",
-    "cray",
-    "multi_prog",
-    "arbitrary",
-    "mpmd_colon",
-    "submitit",
-)
-MORE_EXCLUDED = ("sbatch_in_single", "preserve", "jobid", "relative", "srun_in_")
-CASES = [
-    case for case in load() if case.mpi is None and not any(word in case.name for word in EXCLUDED + MORE_EXCLUDED)
-]
+    "pmix", "salloc", "interactive", "torchrun", "_pty", "cray", "multi_prog", "arbitrary", "mpmd_colon", "submitit",
+    "sbatch_in_single", "preserve", "jobid", "relative", "srun_in_",
+)  # fmt: skip
+CASES = [case for case in load() if case.mpi is None and not any(word in case.name for word in EXCLUDED)]
 
 
 def launcher_variables(environ: dict[str, str]) -> dict[str, str]:
@@ -86,7 +74,7 @@ def case_script(case: Case, out: Path) -> str:
 
 
 def read_environments(out: Path) -> dict[str, dict[str, str]]:
-    """The environments that a case has case_folders."""
+    """Return the environments that the processes of a case have written, by the name of the file."""
     return {
         path.name: launcher_variables(dict(pair.split("=", 1) for pair in path.read_text().split("\0") if "=" in pair))
         for path in out.iterdir()
@@ -94,18 +82,13 @@ def read_environments(out: Path) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.fixture(scope="module")
-def case_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def run_cases(slurm: Slurm) -> dict[str, Path]:
     """Run all cases, those with GPUs one after another, and return the folder of each."""
-    slurm = Slurm(tmp_path_factory.mktemp("captured"), cpus=512)
     folders: dict[str, Path] = {}
-    try:
-        for wave in ([case for case in CASES if case.name != "29_gpu_per_task"], CASES):
-            jobs = [start_case(slurm, case, folders) for case in wave if case.name not in folders]
-            for job in jobs:
-                slurm.ended(job) if job else None
-    finally:
-        slurm.clear()
+    for wave in ([case for case in CASES if case.name != "29_gpu_per_task"], CASES):
+        jobs = [start_case(slurm, case, folders) for case in wave if case.name not in folders]
+        for job in jobs:
+            slurm.ended(job) if job else None
     return folders
 
 
@@ -120,9 +103,11 @@ def start_case(slurm: Slurm, case: Case, folders: dict[str, Path]) -> int:
     return slurm.submit(text, "--output=%A_%a.log", *case.options.split())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_variables_equal_those_of_a_real_slurm(case: Case, case_folders: dict[str, Path]) -> None:
-    assert read_environments(case_folders[case.name]) == captured_environments(case)
+# One test, because the cases run together, and each process of a test ring would run all of them.
+def test_variables_equal_those_of_a_real_slurm(make_slurm: Callable[..., Slurm]) -> None:
+    folders = run_cases(make_slurm(cpus=512))
+    for case in CASES:
+        assert read_environments(folders[case.name]) == captured_environments(case), case.name
 
 
 def test_every_case_of_the_real_cluster_is_compared_or_excluded_by_name() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed as dist
@@ -92,6 +93,17 @@ def test_a_program_without_a_process_group_saves_and_resumes(tmp_path: Path) -> 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     Training(tmp_path, every=1, keep=3).run(6)
     assert names(tmp_path) == ["latest", "step-4", "step-5", "step-6"]
+
+
+@pytest.mark.parametrize("number", [np.int64, torch.tensor], ids=["NumPy", "tensor"])
+def test_steps_may_be_counted_with_other_integers(number: Callable[[int], Any], tmp_path: Path) -> None:
+    training = Training(tmp_path, every=2)
+    for step in range(training.restore(), 4):
+        training.saver.step(number(step))
+    training.saver.save(number(4))
+    training.saver.close()
+    assert names(tmp_path) == ["latest", "step-4", "step-5"]
+    assert Training(tmp_path).restore() == 5
 
 
 @pytest.mark.usefixtures("group")

@@ -1,0 +1,281 @@
+"""Rules for files and folders: disks of the nodes, permissions, and clean-ups that remove too much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.set_up import set_variables
+
+OWN_DISK = re.compile(
+    r"(\$\{?(SLURM_TMPDIR|TMPDIR|TMP|JOBFS|SNIC_TMP|L_?SCRATCH|LOCAL_?(DISK|SCRATCH|TMP)(_?DIR)?)\b\}?"
+    r"|(/mnt)?/(tmp|dev/shm|([\w.-]*[-_])?(local|local_?scratch|lscratch|nvme|ssd)([-_]?(disk|nvme|scratch|ssd|tmp)|\d)?))"
+    r"(?=/|\Z)"
+)
+"""A folder on the disk of the node, by the names that sites use."""
+_MEETS = re.compile(r"(?i)dist|init|rdzv|rendezvous|sync")
+"""An option for the place where ranks meet: --init-method, --dist-url."""
+_MOVES = frozenset({"cd", "popd", "pushd"})
+_SPREADERS = frozenset({"clush", "parallel-scp", "pdcp", "pscp", "sbcast", "scp"})
+_LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
+"""Programs that name a folder without filling it."""
+
+
+@rule("KIT212", "warning")
+def first_node_files(script: BatchScript) -> Iterator[Problem]:
+    """The script fills a node-local folder on the first node only.
+
+    The batch script runs on the first node. $SLURM_TMPDIR, /tmp and similar folders are local to each node: the tasks
+    on the further nodes do not see what the script unpacks or installs there. With `--init-method file:///tmp/sync`,
+    the ranks of different nodes never meet.
+
+    Fix: run the command once per node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or use sbcast, or
+    a folder that all nodes share.
+    Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
+    """
+    wide = [launch for launch in script.training if script.size_of(launch).has_several_nodes]
+    if not wide or not script.size.has_several_nodes:
+        return
+    for option, word in [each for launch in wide for each in launch.option_values()]:
+        meeting = re.search(r"(?:\A|=)file://(/\S+)", word.text)
+        if meeting is not None and OWN_DISK.match(meeting[1]) and _MEETS.search(option):
+            what = f"each node has its own {meeting[1]}: the ranks of different nodes never meet"
+            yield Problem(word, what, "name a file in a folder that all nodes share", (script.line_of("nodes"),))
+    entered: TracedCommand | None = None
+    for step in script.batch_commands:
+        if step.name in _MOVES:
+            target = _entered(step, "" if entered else None)
+            # A relative folder lies in the one that was entered before.
+            entered = entered if target == "" else step if target else None
+        folder = _filled(step)
+        if folder is not None:
+            using = (each for each in wide if _reaches(script, folder, each))
+        elif entered is not None and _fills_here(step):
+            folder, last = _plain(entered.words[1].text), entered
+            # The tasks of srun start in the current folder of the batch shell.
+            using = (each for each in wide if not _leaves(script, last, step, each.command))
+        elif (path := _written_file(script, step)) is not None:
+            folder = path
+            using = (each for each in wide if any(_names(word.text, path) for word in each.program.words))
+        else:
+            continue
+        launch = next((each for each in using if _follows(script, step, each)), None)
+        if launch is not None and not _spread(script, folder, launch):
+            what = f"{folder} is local to the first node: tasks on the remaining nodes do not see these files"
+            remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
+            yield Problem(step, what, remedy, (launch.line,))
+            return
+
+
+def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
+    """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
+    output = step.syntax.output
+    path = _plain(script.resolve(output.raw.strip("\"'"))) if output is not None else ""
+    served = step.texts[1:] if step.in_background and step.name != "srun" else []
+    paths = [path, *(_plain(text.rpartition("=")[2]) for text in served)]
+    return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
+
+
+def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bool:
+    """Tell whether the launch runs after the command, and does not run the same script again on each node."""
+    calls = {name for name, body in script.functions.items() if any(each is launch.command for each in body)}
+    starts = [each for each in script.commands if each is launch.command or each.name in calls]
+    itself = any(re.search(r"\$(\{?0|\{?BASH_SOURCE)", word.raw) for word in launch.command.syntax.words)
+    conditional = any(place.role in {"then", "else"} for place in step.position.outward())
+    return script.is_before(step, starts[-1]) and not (itself and conditional)
+
+
+def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
+    """Tell whether the tasks use the folder: on their line, in a variable, or as the current folder."""
+    texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
+    exported = {word.text for step in script.commands if step.name in {"declare", "export"} for word in step.words[1:]}
+    known = [each for each in script.assignments if each.is_exported or each.name in exported]
+    texts += [each.value.text for each in known if each.line < launch.line]
+    before = [step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.line]
+    texts += [word.text for step in before for word in step.words]
+    return any(_names(text, folder) for text in texts)
+
+
+def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
+    """Tell whether another step fills the folder on the further nodes, too."""
+    for each in script.launch_lines:
+        elsewhere = each.multiplier or each.stage("ssh") or each.program.name in _SPREADERS
+        if each.command.line > launch.line or not elsewhere or each.program.name in _LOOKS:
+            continue
+        words = each.program.words if each.multiplier else each.command.words
+        if not each.is_training and any(_names(word.text, folder) for word in words):
+            return True
+    return False
+
+
+def _names(text: str, folder: str) -> bool:
+    return re.search(re.escape(folder) + r"(?![\w.-])", _plain(text)) is not None
+
+
+def _entered(step: TracedCommand, before: str | None) -> str | None:
+    """Return the node-local folder that is current after a `cd` or similar command."""
+    if step.name == "popd":
+        return None
+    target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
+    if OWN_DISK.match(target):
+        return target
+    return None if target.startswith(("/", "$", "~", "-")) else before
+
+
+def _fills_here(step: TracedCommand) -> bool:
+    """Tell whether a command writes files to the current folder."""
+    rest = step.texts[1:]
+    if step.name in {"cp", "rsync"}:
+        return bool(rest) and not rest[-1].startswith(("/", "$", "~"))
+    if step.name == "git":
+        return rest[:1] == ["clone"]
+    there = {"-C", "--directory", "-d"} & set(rest)
+    return not there and (step.name == "unzip" or (step.name == "tar" and "x" in "".join(rest[:1])))
+
+
+def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, last: TracedCommand) -> bool:
+    """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
+    between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
+    subshell = entered.around("subshell")
+    alone = subshell is not None and not any(subshell is each for each in last.compounds)
+    return alone or any(_entered(step, "here") is None for step in between)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
+
+
+def _filled(step: TracedCommand) -> str | None:
+    """Return the node-local folder that a command fills."""
+    name, rest = step.name.rpartition("/")[2], step.texts[1:]
+    places: list[str] = []
+    if name in {"cp", "rsync"}:
+        places = rest[-1:]
+    elif name in {"tar", "unzip"}:
+        places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
+    elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
+        places = rest[-1:]
+    match = OWN_DISK.match(places[-1]) if places else None
+    return None if match is None else _plain(places[-1]).rstrip("/.")
+
+
+_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
+
+
+@rule("KIT511", "warning")
+def writable_for_all(script: BatchScript) -> Iterator[Problem]:
+    """Files that every user of the cluster may change or delete.
+
+    `chmod -R 777` lets each user replace the data, the checkpoints and the code that the next job runs. The same
+    applies to `chmod o+w` and to `umask 000`. The rule ignores folders of the node, such as /tmp, and lines with a
+    comment that names a reason.
+
+    Fix: share with your group: `chmod -R g+rwX DIR`, or `setfacl`; `chmod -R a+rX DIR` lets everybody read.
+    Documented: chmod(1); acl(5).
+    """
+    for step in script.commands:
+        words = [text for text in step.texts[1:] if not re.match(r"-[A-Za-z-]", text)]
+        on_node = bool(words[1:]) and all(_is_on_node(script, text) for text in words[1:])
+        if script.has_reason(step.line, named=True):
+            continue
+        chmod = step.name == "chmod" and len(words) > 1 and not on_node and _FOR_ALL.match(words[0])
+        # Without a letter in front, the umask applies to the `+w`.
+        if chmod and not words[0].startswith("+"):
+            what = f"chmod {words[0]} lets every user change and delete these files"
+            yield Problem(step, what, "write chmod -R g+rwX for your group", (step.line,))
+        elif step.name == "umask" and words[:1] in (["000"], ["0000"], ["0"]):
+            what = "umask 000 lets every user change all files of the job"
+            yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
+
+
+def _is_on_node(script: BatchScript, path: str) -> bool:
+    """Tell whether a path is on the disk of the node, or in a folder of mktemp."""
+    return OWN_DISK.match(path) is not None or script.resolve(path).startswith("$(mktemp")
+
+
+@rule("KIT503", "warning")
+def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
+    """A clean-up that hits other jobs on the node.
+
+    `pkill python` and `killall` end all matching processes of the user on the node, also those of other jobs.
+    `rm -rf /tmp/*` removes the files of other jobs. `rm -rf $DIR/*` removes /* if the variable is empty: the rule finds
+    variables that the script does not set.
+
+    Fix: end the processes of this job by their id (`kill "$pid"`), and remove a folder of this job, such as
+    `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
+    Documented: scancel(1).
+    """
+    # On an exclusive node, there are no other jobs.
+    alone = "exclusive" in script.options
+    for step in script.commands:
+        match = re.search(r"\b((?:pkill|killall)\b[^;&|]*)|\bscancel (-u|--user|--me)", step.trap_code)
+        if match is not None and not (match[1] and (alone or _ends_own(match[1].split()))):
+            what = f"{match[0].split()[0]} also ends processes or jobs that are not of this job"
+            yield Problem(step, what, 'end processes by their id: kill "$pid"')
+    for launch in script.launch_lines:
+        words = launch.program.texts
+        if launch.program.name == "scancel" and _cancels_all(words):
+            what = "scancel ends all jobs of the user, not this one alone"
+            yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
+        if alone:
+            continue
+        if launch.program.name in {"pkill", "killall"} and not _ends_own(words):
+            what = f"{launch.program.name} also ends processes of other jobs on the node"
+            yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
+        yield from _removals(script, launch, words)
+
+
+def _ends_own(words: list[str]) -> bool:
+    """Tell whether pkill ends processes of this job alone: the children of a process, a session, or the job id."""
+    selects = any(re.match(r"-[Pgs]|--(parent|pgroup|session)\b", text) for text in words[1:])
+    return selects or any(re.search(r"SLURM_JOB_?ID", text) for text in words)
+
+
+def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
+    """Find an rm or find that removes files of other jobs, or all files if something before it failed."""
+    if launch.program.name in {"rm", "find"} and _hits_others(words):
+        what = "this removes files of other jobs on the node"
+        yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
+    cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
+    if cd is not None:
+        what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
+        yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
+    for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
+        whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
+        # Slurm and its prologs set the variables of node-local folders.
+        known = whole and (whole[1] in set_variables(script) or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        known = known or (whole and script.tests_variable(whole[1]))
+        if whole and not known and "nounset" not in launch.command.options:
+            what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
+            yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
+
+
+_SHARED_FOLDER = re.compile(
+    r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*)(/\*)?)?/?\Z"
+)
+
+
+def _hits_others(words: list[str]) -> bool:
+    """Tell whether rm or find removes files in a folder that all jobs of a node share."""
+    if words[0].endswith("find") and "-delete" not in words and "rm" not in words:
+        return False
+    return any(_SHARED_FOLDER.match(text) for text in words[1:])
+
+
+def _unsafe_folder(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
+    """Return the `cd` right before a command that runs even if the `cd` fails."""
+    step = next(reversed(script.commands_before(launch.command)), None)
+    if step is None or step.name != "cd" or step.errexit or len(step.position.chain.pipelines) > 1:
+        return None
+    return step
+
+
+def _cancels_all(words: list[str]) -> bool:
+    selects = any(re.match(r"-(n|j|t|p)|--(name|jobname|state|partition)", text) for text in words)
+    users = any(re.match(r"(-\w*u|--user|--me)", text) for text in words)
+    return users and not selects and not any(text.isdigit() or "JOB" in text for text in words[1:])

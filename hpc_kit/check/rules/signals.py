@@ -1,0 +1,318 @@
+"""Rules for signals and time limits: what reaches the program before Slurm ends the job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.bash_syntax import program_of
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.programs import HELPER_PROGRAMS
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.job_end import trace_exit_status
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
+
+_SHORTEST_LEAD = 30
+"""Seconds. Slurm looks at the time limit about once in this time."""
+
+
+_HARMLESS = frozenset({17, 18, 23, 28})
+"""CHLD, CONT, URG, WINCH: they do not end a shell without a trap."""
+
+
+@rule("KIT411")
+def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
+    """The batch shell does not handle the signal of --signal=B:.
+
+    With `B:`, only the batch shell gets the signal. Without a trap the signal ends it, and with it the job. The program
+    has at most KillWait (30 seconds) left. With a trap but a launch line in the foreground, bash runs the trap only
+    after that line has ended, which is too late.
+
+    No trap runs at SIGKILL or SIGSTOP.
+
+    Fix: remove `B:`, so that the tasks of srun get the signal. By default (proctrack/cgroup), processes that a task
+    starts do not get it: end a script under srun with `exec python ...`. Or write `trap '...' USR1` in the batch
+    script, with `srun ... & pid=$!` and `wait "$pid"`.
+    Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
+    """
+    for step in script.commands:
+        if step.trap_signals & {"KILL", "STOP", "9", "19"}:
+            yield Problem(step, "no trap runs at SIGKILL or SIGSTOP", "write a trap for TERM, which Slurm sends first")
+    directive, signal = script.directive("signal"), read_signal(script)
+    if directive is None or signal is None or not signal.batch_shell:
+        return
+    traps = traps_for(script, signal.number)
+    flow = trace_exit_status(script)
+    # After `exec`, the program is the process that gets the signal.
+    replaced = [launch.command for launch in script.training if not launch.command.in_background]
+    if not traps and signal.number not in _HARMLESS and not any(step.name == "exec" for step in replaced):
+        what = f"--signal={directive.value} ends the batch script, which has no trap for it"
+        to_tasks = directive.value.partition(":")[2]
+        remedy = f"use --signal={to_tasks}, which Slurm sends to the tasks of srun; or add a trap"
+        yield Problem(directive, what, remedy, certain=not script.sources_files)
+    elif traps and flow is not None and not flow.background:
+        what = "bash runs the trap only after this line has ended"
+        remedy = 'end the line in &, then write pid=$! and wait "$pid"'
+        yield Problem(
+            flow.launch.command, what, remedy, (directive.line, *(trap.line for trap in traps)), certain=False
+        )
+
+
+@rule("KIT412", "warning")
+def unsent_signal(script: BatchScript) -> Iterator[Problem]:
+    """A trap, or a program, waits for a signal that Slurm sends elsewhere.
+
+    Without `B:`, Slurm sends the signal to the steps of the job (started by srun), not to the batch shell. A trap in
+    the batch script never runs. A program that the batch script starts without srun gets no signal, either.
+
+    Fix: `--signal=B:USR1@120` for a trap in the batch script. Or handle the signal in the program, and start it with
+    srun.
+    Documented: sbatch(1), --signal.
+    """
+    directive, signal = script.directive("signal"), read_signal(script)
+    if directive is None or signal is None or signal.batch_shell:
+        return
+    value = directive.value
+    traps = traps_for(script, signal.number)
+    for trap in traps:
+        what = f"--signal={value} does not reach the batch shell: this trap never runs"
+        yield Problem(trap, what, f"use --signal=B:{value}", (directive.line,))
+    launch = None if traps else _without_step(script)
+    if launch is not None:
+        what = f"Slurm sends --signal={value} to steps of srun, but this job has none: no program gets it"
+        remedy = f"write srun {launch.stages[0].words[0].text} ..."
+        if launch.agent is not None:
+            remedy = f"use srun python ... with one task per GPU: {launch.agent.kind} does not forward signals"
+        yield Problem(directive, what, remedy, (launch.line,))
+
+
+def _without_step(script: BatchScript) -> LaunchLine | None:
+    """Return the training of a script without steps, if all its programs are known."""
+    # A sourced file, or code that is not read, may start the step.
+    if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", script.code):
+        return None
+    programs = [launch.program for launch in script.launch_lines]
+    known = all(program.kind == "python" or program.name in HELPER_PROGRAMS for program in programs)
+    return script.training[-1] if script.training and known else None
+
+
+def read_signal(script: BatchScript) -> SignalSpec | None:
+    """Return the value of --signal; None if there is none that can be read."""
+    if "signal" not in script.options or script.is_heterogeneous or script.unread_part:
+        return None
+    try:
+        return parse_signal(script.options["signal"])
+    except HpcKitError:
+        return None
+
+
+def traps_for(script: BatchScript, number: int) -> list[TracedCommand]:
+    """Return the traps of the batch shell for a signal."""
+    names = {name for name, known in SIGNALS.items() if known == number} | {str(number)}
+    traps = [step for step in script.batch_commands if step.name == "trap" and step.trap_code != "-"]
+    # A name in a variable may be any.
+    return [each for each in traps if names & each.trap_signals or not all(word.is_known for word in each.words[2:])]
+
+
+@rule("KIT414")
+def signal_lead(script: BatchScript) -> Iterator[Problem]:
+    """The signal of --signal comes at a useless time.
+
+    Slurm sends it the given number of seconds before the time limit. If the limit is shorter, the signal comes within
+    the first minute, and the job saves and ends before it has done anything (an error). A few seconds are too short to
+    save: Slurm itself may be that late. More than half of the limit is lost time.
+
+    Fix: `--signal=USR1@300`, or `lead = 300` in [restart] of a job file: as long as the program needs to save, and a
+    minute more.
+    Documented: sbatch(1), --signal.
+    """
+    signal, time, directive = read_signal(script), script.directive("time"), script.directive("signal")
+    if signal is None or directive is None:
+        return
+    limit = script.time_limit or 0
+    lines = (time.line if time is not None else None,)
+    # A job file with [restart] sets the variable, and its signal.
+    is_job_file = "HPC_KIT_RESTART_LEAD" in script.assigned
+    shorter = "a shorter lead in [restart]" if is_job_file else "fewer seconds"
+    if 0 < limit <= signal.seconds:
+        what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
+        yield Problem(directive, what, f"use a longer time, or {shorter}", lines)
+    elif 0 < limit < 2 * signal.seconds:
+        what = f"the signal comes {signal.seconds} s before the limit of {limit} s: more than half of the job is left"
+        yield Problem(directive, what, f"use a longer time, or {shorter}", lines, certain=False)
+    elif (needed := _time_to_save(script)) is not None and needed[0] > signal.seconds:
+        what = (
+            f"the signal comes {signal.seconds} s before the limit, but to save takes {needed[0]} s, as a comment says"
+        )
+        yield Problem(directive, what, f"write @{needed[0] + 60} or more", needed[1], certain=False)
+    elif signal.seconds < _SHORTEST_LEAD:
+        what = f"{signal.seconds} s before the limit is too short to save a checkpoint"
+        longer = "set lead = 120 or more in [restart]" if is_job_file else "write @120 or more"
+        yield Problem(directive, what, longer, lines, certain=False)
+
+
+_SAVING = re.compile(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
+_DURATION = re.compile(
+    r"(?i)(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
+    r"(?!\s*(before|ahead|earl|prior|lead))"
+)
+
+_REPEATED = re.compile(r"(?i)\b(ago|after|apart|each|every|interval|mark|once|one in|per)\b")
+"""Words for the time between two checkpoints, or of one."""
+
+
+def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
+    """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
+    for block, text in script.comment_blocks:
+        for sentence in re.split(r"[.;!]\s", text):
+            match = _DURATION.search(sentence) if _SAVING.search(sentence) and not _REPEATED.search(sentence) else None
+            if match is not None:
+                return int(match[1]) * (1 if match[2].lower().startswith("s") else 60), block
+    return None
+
+
+@rule("KIT418", "warning")
+def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
+    """`wait` returns as soon as a trap has run.
+
+    bash leaves `wait` when a signal with a trap arrives, runs the trap, and goes on. If the trap only forwards the
+    signal, the script then ends, and Slurm ends the program before it has saved its checkpoint.
+
+    Fix: wait again in the trap: `trap 'kill -USR1 "$pid"; wait "$pid"' USR1`. Or `while kill -0 "$pid"; do wait "$pid";
+    done`.
+    Documented: bash(1), SIGNALS.
+    """
+    signal, flow = read_signal(script), trace_exit_status(script)
+    if signal is None or not signal.batch_shell or flow is None or not flow.background:
+        return
+    waits = [step for step in flow.followers if step.name == "wait"]
+    # A second wait, or one in a loop, waits again after the trap.
+    if len(waits) != 1 or waits[0].compounds:
+        return
+    names = {name for name, number in SIGNALS.items() if number == signal.number}
+    for trap in traps_for(script, signal.number):
+        inside = script.functions.get(trap.trap_code.strip(), [])
+        code = "\n".join([trap.trap_code, *(" ".join(each.texts) for each in inside)])
+        if re.search(r"\bkill\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
+            what = f"wait returns when the trap for {min(names)} has run, and the script ends before the program"
+            yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (trap.line, flow.launch.line))
+            return
+
+
+_FORWARDED = frozenset({"TERM", "INT", "HUP", "QUIT"})
+
+
+@rule("KIT419", "warning")
+def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
+    """A launcher or a shell swallows the signal of --signal.
+
+    Slurm sends the signal to the tasks of srun. torchrun, accelerate and deepspeed do not pass USR1 and USR2 on to
+    their processes: the signal ends the launcher. A shell with further commands after the program gets the signal
+    itself, too. Behind `srun ... | tee log &`, `$!` is the process of tee, and `kill -USR1 "$pid"` ends tee alone.
+
+    Fix: `srun python train.py` with one task per GPU; `exec python train.py` as the last command of a shell. Or a trap
+    in the batch script (`--signal=B:USR1@300`) that leaves a file for the program.
+    Documented: sbatch(1), --signal; pytorch.org/docs/stable/elastic/run.html.
+    """
+    yield from _killed_end_of_pipe(script)
+    signal, directive = read_signal(script), script.directive("signal")
+    if signal is None or directive is None or signal.batch_shell:
+        return
+    names = {name for name, number in SIGNALS.items() if number == signal.number}
+    for launch in script.training:
+        # Without B:, Slurm signals the tasks of steps only, so that a program without srun gets nothing.
+        if launch.stages[0].kind != "srun" or traps_for(script, signal.number):
+            continue
+        shell = launch.stage("shell")
+        if launch.agent is not None and names.isdisjoint(_FORWARDED):
+            what = f"{launch.agent.kind} does not pass {min(names)} on to its processes: the signal ends it"
+            remedy = "write srun python ... with one task per GPU, or --signal=B: with a trap"
+            yield Problem(launch.agent, what, remedy, (directive.line,))
+        elif shell is not None and launch.agent is None and _goes_on(script, launch):
+            what = f"the shell gets {min(names)} and not the program: further commands follow the program"
+            yield Problem(launch.stages[0], what, "end the code of the shell in exec python ...", (directive.line,))
+
+
+def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find a signal for `$!` behind `srun ... | tee log &`: it goes to tee."""
+    for launch in script.training:
+        place = launch.command.position
+        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        following = script.commands_after(launch.command)
+        saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
+        # `$!` is the process id of the last command of a pipe.
+        if not behind or not launch.command.in_background or saved is None:
+            continue
+        uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
+        kill = next((step for step in script.batch_commands if uses.search(_written(step))), None)
+        if kill is not None:
+            name = program_of(behind[-1]) or "the last command"
+            what = f"$! is the process of {name}: the signal does not reach the training"
+            remedy = "write srun ... > >(tee -a FILE) 2>&1 &, without a pipe"
+            yield Problem(saved.value, what, remedy, (launch.line, kill.line))
+
+
+def _written(step: TracedCommand) -> str:
+    """Return the words of a command as they are written, or the code of a trap."""
+    return step.trap_code or " ".join(word.raw for word in step.syntax.words)
+
+
+def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether the shell of a task runs further commands after the program, and traps nothing."""
+    inside = script.commands_of(launch)
+    traps = any(step.name == "trap" for step in inside)
+    return not traps and any(script.is_before(launch.inner_command, step) for step in inside)
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@rule("KIT431", "warning")
+def late_timeout(script: BatchScript) -> Iterator[Problem]:
+    """`timeout`, or the program's own limit, ends the training no earlier than Slurm ends the job.
+
+    What the script does after the training, such as a copy or the submission of the next job, then never happens. A
+    program that is to save and stop by itself, such as Lightning with `max_time`, is killed before.
+
+    Fix: some minutes less than --time, such as `timeout 1430m` in a job of 24 hours. timeout takes one unit.
+    Documented: timeout(1); sbatch(1), --time.
+    """
+    limit = script.time_limit or 0
+    for launch in script.training if limit > 0 else ():
+        words = next((stage.words for stage in launch.stages if stage.words and stage.words[0].text == "timeout"), ())
+        given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
+        seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
+        follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
+        if given is not None and seconds >= limit and follows and not launch.command.in_background:
+            what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
+            yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
+        for option, word in launch.option_values():
+            own = _own_limit(option, word.text.rpartition("=")[2])
+            # KIT122 reports a limit in minutes that was meant in hours.
+            if own is not None and limit <= own < 20 * limit:
+                what = f"Slurm ends the job first, after {limit} s: the program never stops by itself, after {own} s"
+                yield Problem(word, what, "make it some minutes less than --time", (script.line_of("time"),))
+
+
+_OWN_LIMIT = re.compile(
+    r"[-+]*(?:\w+\.)*(?:(?:exit[-_]duration[-_]in|exit[-_]after|stop[-_]after|(?:time|wall|run)[-_]?(?:time)?[-_]?limit"
+    r"|max(?:[-_](?:run|wall|train|training))?(?:[-_]?(?:time|duration))?(?:[-_]in)?)"
+    r"[-_](?P<unit>hour|min|minute|sec|second)s?|(?P<clock>max[-_]time))\Z"
+)
+"""An option of the program for its own time: --exit-duration-in-mins of Megatron, max_time of Lightning."""
+
+
+def _own_limit(option: str, value: str) -> int | None:
+    """Return the seconds after which the option of a program ends it; None for any other option."""
+    match = _OWN_LIMIT.match(option)
+    if match is None:
+        return None
+    if match["clock"]:
+        # Lightning writes DD:HH:MM:SS.
+        parts = re.fullmatch(r"(\d{1,3}):(\d{1,3}):(\d{1,3}):(\d{1,3})", value)
+        days, hours, minutes, seconds = map(int, parts.groups()) if parts else (0, 0, 0, 0)
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds if parts else None
+    return int(float(value) * _UNITS[match["unit"][0]]) if re.fullmatch(r"\d{1,7}(\.\d+)?", value) else None

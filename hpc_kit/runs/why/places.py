@@ -1,0 +1,222 @@
+"""Finds the rank and the host of a failure: in its line, in reports of launchers, in names of files, in node lists."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from hpc_kit.runs.why.attempt import explains
+from hpc_kit.runs.why.events import EXCEPTION, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.reading import natural_order
+from hpc_kit.runs.why.slurm_tables import expand_nodes
+from hpc_kit.slurm.sizes import size_of_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hpc_kit.runs.why.attempt import Attempt
+    from hpc_kit.runs.why.events import Event, TaskEnd
+
+_NAMES_NO_HOST = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}|localhost(?:\.localdomain)?")
+"""The host name that Docker gives to a container, and the one that every host has."""
+
+_OTHER_RANKS = re.compile(
+    r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun|mpiexec|\bnproc"
+    r"|distribution|DISTRIBUTION|SLURM_HOSTFILE| -m \S*(?:cyclic|plane)"
+)
+"""A script has its ranks numbered by another launcher than srun, or in another way than in blocks."""
+
+_SRUN = re.compile(r"^\s*[^#]*\bsrun\b")
+_PART_OF_JOB = re.compile(r"\s-[mwrNn]|--(?:nodelist|relative|nodes|ntasks|multi-prog)")
+"""Options of srun for a step that is smaller than the job, or that numbers its tasks in another way."""
+
+
+def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
+    """Return rank and host of an event."""
+    rank, host = event.rank, event.host
+    if event.rule.scope == "rank" and rank is None:
+        rank, host = _place_by_reports(attempt, event)
+    if event.rule.name == "exec-missing-python" and host is None:
+        # execve fails with ENOENT: the tasks end with exit code 2.
+        failed = {end.host for end in attempt.ends if end.code == 2 and end.line.file == event.line.file}
+        host = failed.pop() if len(failed) == 1 else None
+    if event.rule.scope == "node":
+        # A node is to blame: name a rank only if it is the only one that the node took down.
+        host = host or _node_by_reports(attempt, event)
+        rank = _only_rank_hit(attempt, event, host) if rank is None and event.rule.kind != "end" else rank
+    if host is None and rank is not None:
+        host = attempt.evidence.hosts.get(rank)
+    is_part_of_job = event.rule.scope != "job" and event.rule.kind != "end"
+    if host is None and (rank is not None or is_part_of_job):
+        host = _host_in_name(attempt, event.line.file)
+    if host is None and rank is not None:
+        host = _host_by_block(attempt, rank)
+    if host is None and is_part_of_job:
+        host = _only_host(attempt, event, rank)
+    return rank, _usual_name(attempt, host)
+
+
+def hosts_of(attempt: Attempt, ranks: Iterable[int], known: Mapping[int | None, str | None]) -> list[str]:
+    """Return the hosts of ranks in their order, without domains; none if that of one rank is unknown."""
+    stated = [known.get(rank) or attempt.evidence.hosts.get(rank, "") for rank in ranks]
+    hosts = sorted({host.partition(".")[0] for host in stated}, key=natural_order)
+    return [] if "" in hosts else hosts
+
+
+def same_host(one: str, other: str) -> bool:
+    """Return whether two names are of one host: one may be without the domain."""
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+def _usual_name(attempt: Attempt, host: str | None) -> str | None:
+    """Return a name as srun writes it, even if another program added the domain; None for a name of no host."""
+    if host is None or _NAMES_NO_HOST.fullmatch(host):
+        return None
+    short = host.partition(".")[0]
+    return short if any(end.host == short for end in attempt.ends) else host
+
+
+# ---- a rank
+
+
+def _place_by_reports(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
+    """Return rank and host of an event without a rank, by equal messages and by the ends of tasks."""
+    # A library prints the message, and the exception of the rank repeats it.
+    ranks = {each.rank for each in attempt.named(event.rule.name)} - {None}
+    if len(ranks) == 1:
+        return ranks.pop(), event.host
+    if event.rule.kind != "end" and (end := _fitting_end(attempt, event)):
+        return end.ranks[0], end.host or event.host
+    return None, event.host
+
+
+def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
+    """Return the end of a rank that an event without a rank fits best: not that of a victim."""
+    ends = [end for end in attempt.failed_ends() if event.host is None or end.host is None or _is_on(end, event.host)]
+    killed = [end for end in ends if end.signal in {"Killed", "Out Of Memory"} or end.exit_code == 137]
+    if killed and event.rule.class_ in {"host-memory", "killed"}:
+        return killed[0]
+    lost = {each.rank for each in attempt.of_class(*VICTIMS)}
+    # A task ends once in a step. If its number ends again after the error, its first end is that of an earlier step.
+    earlier = [end for end in ends if end.line.file == event.line.file and end.line.number < event.line.number]
+    later = [end for end in ends if end not in earlier]
+    ends = [end for end in ends if end not in earlier or not any(set(end.ranks) & set(each.ranks) for each in later)]
+    own = [end for end in ends if end.ranks[0] not in lost]
+    return next(iter(own or ends), None)
+
+
+def _is_on(end: TaskEnd, host: str) -> bool:
+    return end.host is not None and same_host(end.host, host)
+
+
+# ---- a node
+
+
+def _node_by_reports(attempt: Attempt, event: Event) -> str | None:
+    """Return the node that equal messages name, or else the only node that does not respond."""
+    same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING]
+    stated = {each.groups.get("host") or each.host for each in same} - {None}
+    return stated.pop() if len(stated) == 1 else _node_without_answer(attempt, event)
+
+
+def _node_without_answer(attempt: Attempt, event: Event) -> str | None:
+    """Return the only node of the job that does not respond according to a listing of Slurm, if the node failed."""
+    silent = {host for word in attempt.evidence.no_answer for host in expand_nodes(word)}
+    nodes = silent & {host for row in attempt.rows for host in expand_nodes(row.nodes)}
+    return nodes.pop() if event.rule.class_ == "node-failure" and len(nodes) == 1 else None
+
+
+def _only_rank_hit(attempt: Attempt, event: Event, host: str | None) -> int | None:
+    """Return the only rank that the failure of a host ended: by its end, or by an error that the failure explains."""
+    if host is None:
+        return None
+    places = attempt.evidence.hosts
+    ended = {each for end in attempt.failed_ends() if _is_on(end, host) for each in end.ranks}
+    explained = {
+        each.rank
+        for each in attempt.of_kind("cause")
+        if each.rank is not None
+        and each.strength == EXCEPTION
+        and (explains(event, each) or each.rule.class_ == event.rule.class_)
+        and same_host(each.host or places.get(each.rank, ""), host)
+    }
+    return next((ranks.pop() for ranks in (ended, explained) if len(ranks) == 1), None)
+
+
+# ---- the host of a rank
+
+
+def _host_in_name(attempt: Attempt, file: str) -> str | None:
+    """Return the host after which a file or its folder is named, if several files are named after hosts of the job."""
+    hosts = _known_hosts(attempt)
+    named = {name: _find_host(name, hosts) for name, _ in attempt.evidence.last}
+    return named.get(file) if len({host for host in named.values() if host}) > 1 else None
+
+
+def _find_host(file: str, hosts: frozenset[str]) -> str | None:
+    name = "/".join(file.rsplit("/", 2)[-2:])
+    found = [host for host in hosts if host in name and _whole_word(host).search(name)]
+    return max(found, key=len, default=None)
+
+
+@cache
+def _whole_word(word: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])")
+
+
+def _known_hosts(attempt: Attempt) -> frozenset[str]:
+    """Return the hosts that launchers, programs and listings name, without their domains."""
+    evidence = attempt.evidence
+    lists = {row.nodes for row in attempt.rows}.union(*evidence.node_lists.values())
+    hosts = {host for nodes in lists for host in expand_nodes(nodes)} | set(evidence.hosts.values())
+    hosts |= {end.host for end in attempt.ends if end.host} | {event.host for event in attempt.events if event.host}
+    return frozenset(host.partition(".")[0] for host in hosts if not host[0].isdigit())
+
+
+def _host_by_block(attempt: Attempt, rank: int) -> str | None:
+    """Return the node of a task of srun, which gives the first tasks to the first node, the next ones to the second."""
+    evidence = attempt.evidence
+    lists = {row.nodes for row in attempt.rows if row.nodes and not row.is_step}
+    if len(evidence.scripts) != 1 or len(lists) != 1 or evidence.has_agents:
+        return None
+    (script,) = evidence.scripts.values()
+    nodes, tasks = expand_nodes(lists.pop()), size_of_job(script_options(script)).tasks_per_node
+    total = max([evidence.world, rank + 1, *(each + 1 for each in evidence.ranks)])
+    # The ranks that the logs show must be exactly the tasks that the script asks for.
+    if tasks is None or len(nodes) * tasks != total or not _numbers_in_blocks(script):
+        return None
+    return nodes[rank // tasks]
+
+
+def _numbers_in_blocks(script: list[str]) -> bool:
+    """Return whether the only step of a script is one srun with all tasks of the job, in Slurm's default order."""
+    steps = [line for line in script if _SRUN.match(line)]
+    return len(steps) == 1 and not _PART_OF_JOB.search(steps[0]) and not any(map(_OTHER_RANKS.search, script))
+
+
+# ---- a job of one node
+
+
+def _only_host(attempt: Attempt, event: Event, rank: int | None) -> str | None:
+    """Return the host of a job of one node, or the only one that is named, if the rank is unknown."""
+    if only := _only_node(attempt, event):
+        return only
+    named = {end.host for end in attempt.ends if end.host} | set(attempt.evidence.hosts.values())
+    is_of_job = event.rule.scope == "rank" or not attempt.evidence.node_lists
+    return named.pop() if rank is None and len(named) == 1 and is_of_job else None
+
+
+def _only_node(attempt: Attempt, event: Event) -> str | None:
+    """Return the node of a job that has one, in the attempt of an event."""
+    evidence = attempt.evidence
+    stated = evidence.nodes_of(event.line.file, event.attempt)
+    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | stated
+    # Lists that differ are those of several attempts or jobs.
+    hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
+    others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
+    # A script of several nodes may name only the first one.
+    scripts = {script_options(lines).get("nodes", "1") for lines in evidence.scripts.values()}
+    wanted = {str(evidence.wanted_nodes[0])} if evidence.wanted_nodes else set()
+    is_only = len(hosts) == 1 and all(same_host(host, hosts[0]) for host in others)
+    return hosts[0] if is_only and scripts | wanted <= {"1"} else None
