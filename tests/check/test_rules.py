@@ -116,7 +116,7 @@ BAD = [
     ),
     Bad(
         "KIT309",
-        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport GLOO_SOCKET_IFNAME=lo\nsrun python t.py\n",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p std\nexport GLOO_SOCKET_IFNAME=lo\nsrun python t.py\n",
         3,
         E,
         "reaches no other node",

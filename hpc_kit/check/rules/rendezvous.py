@@ -624,7 +624,10 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     rendered = any(line.startswith("# made by   hpc-kit") for line in script.lines[:4])
     one_host = cluster.slurm == "embedded" if cluster is not None else rendered
     for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
-        if each.value.text.lstrip("=") == "lo":
+        # Without a cluster file, a job that names nothing of a cluster may be for the embedded Slurm.
+        named = script.options.keys() & {"account", "constraint", "exclusive", "partition", "qos"}
+        read = each.name.startswith("NCCL") or script.size.has_gpus or named
+        if read and each.value.text.lstrip("=") == "lo":
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 
