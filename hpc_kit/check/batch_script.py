@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, Origin, Piece, SyntaxProblem, SyntaxTree, parse, program_of
+from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -69,8 +69,7 @@ _SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
 """A line that sets a variable, or no longer does. The beginning of its name mostly tells the library."""
 _OUTDATED = re.compile(
     r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
-    r"|last (week|month|night|time)|yesterday|(from|on|since) (mon|tues|wednes|thurs|fri)day"
-    r"|debug(ging)?|testing|to (test|try)|trying|experiment(al)?)\b"
+    r"|last (week|month|night|time)|yesterday|(from|on|since) (mon|tues|wednes|thurs|fri)day)\b"
 )
 """Words of a comment that explains why a setting was needed once."""
 _REASON = re.compile(
@@ -88,13 +87,11 @@ class Site(NamedTuple):
         exists: Tests whether a path, relative to the folder of sbatch, exists; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
         cluster: The cluster file; None: unknown.
-        read: Returns the text of a configuration that the script names, or None; None: there are no files.
     """
 
     exists: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
     cluster: Cluster | None = None
-    read: Callable[[str], str | None] | None = None
 
 
 class BatchScript:
@@ -274,12 +271,13 @@ class BatchScript:
         """Tell whether a comment at a line gives a reason: in the line, or above the settings to which it belongs.
 
         A comment that speaks of the past, or asks to remove the line, gives none. `named`: the comment must name the
-        reason. Most comments above a command only describe the command.
+        reason, unless it stands behind the command. Most comments above a command only describe the command.
         """
         text = self.comment_at(line)
         # `# NCCL` is a heading.
         heading = line not in self.comments and len(re.findall(r"[A-Za-z]{2,}", text)) < 2
-        return not heading and not _OUTDATED.search(text) and (not named or _REASON.search(text) is not None)
+        is_named = not named or line in self.comments or _REASON.search(text) is not None
+        return not heading and not _OUTDATED.search(text) and is_named
 
     def comment_at(self, line: int) -> str:
         """Return the comment behind a line, or else the one above the command or the settings."""
@@ -329,15 +327,6 @@ class BatchScript:
     def file_written_to(self, path: str) -> ExpandedText | None:
         """Return the text of a file that `cat` writes from a here-document; None if the script writes no such file."""
         return self._trace[0].files.get(str(PurePath(path)))
-
-    def configuration(self, path: ExpandedText) -> ExpandedText | None:
-        """Return the text of a file that the script writes, or of one that exists. The latter stands at its path."""
-        text = self.file_written_to(path.text)
-        if text is None and self.site.read is not None and path.is_known:
-            content = self.site.read(path.text)
-            here = (Piece(0, Origin(path.line, path.column, exact=False)),)
-            text = ExpandedText(content, here) if content is not None else None
-        return text
 
     @cached_property
     def commands(self) -> list[TracedCommand]:

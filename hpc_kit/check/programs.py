@@ -105,6 +105,10 @@ def runs_forever(texts: list[str]) -> bool:
     name, rest = texts[0].rpartition("/")[2], texts[1:]
     if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
         return bool(SERVER_MODULES.match(rest[1]))
+    # `top -bn1`; `watch -n 5` names the pause, and `watch -g` ends.
+    brief = r"-\w*g|--chgexit" if name == "watch" else r"-[a-zA-Z]*n(\d|\Z)|--(version|help)\b|-[hV]\Z"
+    if any(re.match(brief, text) for text in rest) and name not in {"tail", "ray", "nvidia-smi", "rocm-smi"}:
+        return False
     if name in {"nvidia-smi", "rocm-smi"}:
         # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.
         loops = any(re.match(r"(-l\d*|-lms|--loop(-ms)?)(=|\Z)", text) for text in rest)
@@ -113,11 +117,8 @@ def runs_forever(texts: list[str]) -> bool:
         return rest[:1] == ["start"] and "--block" in rest
     if name == "tail":
         return any(re.fullmatch(r"-\w*[fF]|--follow.*", text) for text in rest) and "--pid" not in " ".join(rest)
-    if name == "sleep":
-        return rest[:1] in (["infinity"], ["inf"])
-    if name in {"jupyter", "vllm", "ollama", "mlflow", "code"}:
-        return rest[:1] in (["lab"], ["notebook"], ["serve"], ["server"], ["ui"], ["tunnel"])
+    if name in {"jupyter", "vllm", "ollama", "mlflow", "code", "sleep"}:
+        return bool({"lab", "notebook", "serve", "server", "ui", "tunnel", "infinity", "inf"} & set(rest[:1]))
     if name in {"vmstat", "iostat", "dstat"}:
         return bool(rest) and sum(text.isdigit() for text in rest) == 1
-    brief = any(re.match(r"-n|--(version|help)\b|-[hV]\Z", text) for text in rest) and name != "watch"
-    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"} and not brief
+    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"}

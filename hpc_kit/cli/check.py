@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,17 +186,6 @@ def _local_version() -> SlurmVersion | None:
     return slurm_version_of(None, os.environ)
 
 
-def _read_beside(folder: Path, name: str) -> str | None:
-    """Return the text of a configuration that a script names: in the current folder, or in that of the script."""
-    for path in (Path(name), folder / name):
-        try:
-            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-                return path.read_text(encoding="utf-8", errors="replace")
-        except (OSError, ValueError):
-            continue
-    return None
-
-
 def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, alone: bool) -> CheckReport:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import BatchScript, Site
@@ -211,8 +200,7 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
     version = slurm_version_of(cluster, os.environ) if cluster is not None else _local_version()
     # submit creates the log folder of a job. A foreign script is submitted here only if there is an sbatch.
     submits_here = not job and find_command("sbatch", os.environ) is not None
-    exists, read = os.path.exists if submits_here else None, partial(_read_beside, Path(name).parent)
-    script = BatchScript(text, name, Site(exists, version, cluster, None if job else read))
+    script = BatchScript(text, name, Site(os.path.exists if submits_here else None, version, cluster))
     found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:

@@ -82,8 +82,11 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
 
 
 def _submitted(run: Run) -> float:
-    """Return the time of the submission; of a run without a record, when its folder last changed."""
-    return (run.record and run.record.submit_time) or run.folder.stat().st_mtime
+    """Return the time of the submission; of a run without a record, when a file of its folder last changed."""
+    if run.record is not None and run.record.submit_time:
+        return run.record.submit_time
+    # Another cluster may still run it, and the time of the folder does not change while a log grows.
+    return max(path.lstat().st_mtime for path in (run.folder, *run.folder.iterdir()))
 
 
 def _active_ids(runs: list[Run], session: Session) -> set[str]:
@@ -108,7 +111,9 @@ def _paths_of(run: Run) -> Iterator[Path]:
     """Yield the folder of a run, those of its array elements, and its batch logs beside them."""
     folder = run.folder.parent
     yield run.folder
-    yield from folder.glob(f"{run.job_id}_*")
+    # An Executor may use the same folder: its results begin with the id, too.
+    element = re.compile(rf"{run.job_id}_\d+")
+    yield from (path for path in folder.glob(f"{run.job_id}_*") if element.fullmatch(path.name))
     yield from (path for path in run.batch_logs() if path.parent == folder and path.is_file())
 
 

@@ -13,6 +13,7 @@ from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
+from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.history import read_history
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobSelection, list_jobs
@@ -47,7 +48,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
     session = open_session_of([job_id], cluster, require_answer=True)
     root = search_path.current_folder()
     index = RunIndex(session.runs)
-    run = index.require(job_id)
+    run = index.require(job_id, lambda run: may_belong_to(run, session.cluster.name, session.client))
     again = prepare_resubmission(run, parse_settings(settings), root)
     _check_end(run, index, session.client, restarts=again.resolved.job.restart is not None)
     if again.changes:

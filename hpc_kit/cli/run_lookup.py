@@ -14,7 +14,7 @@ import click
 from hpc_kit.cli.options import Session, open_session
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import HpcKitError, UnknownJob
+from hpc_kit.errors import HpcKitError, SpecError, UnknownJob
 from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobSelection
@@ -46,11 +46,20 @@ def open_session_of(words: Iterable[str], cluster: str | None, *, require_answer
         other = _open_reachable(name)
         if other is not None and all(_find_own_runs(other, ids)):
             others[name] = other
-    names = list(others)
+    names, default = list(others), session
+    which = f"job {ids[0]}" if len(ids) == 1 else f"jobs {', '.join(ids)}"
     if names and not is_known:
         session = _use_cluster(names[0], others[names.pop(0)])
+    if session is not default and require_answer:
+        # The queue of the default cluster may know a job that has no record here.
+        if any(not status.state.finished for status in default.client.query(ids).values()):
+            raise SpecError(
+                f"two clusters have {which}",
+                found=f"one in cluster {default.cluster.name}, and a run of cluster {session.cluster.name}",
+                remedy=f"add --cluster {default.cluster.name} or --cluster {session.cluster.name}",
+            )
+        echo(f"hpc-kit: taking {which} of cluster {session.cluster.name}", err=True)
     if names:
-        which = f"job {ids[0]}" if len(ids) == 1 else f"jobs {', '.join(ids)}"
         options = " or ".join(f"--cluster {name}" for name in names)
         echo(f"hpc-kit: taking {which} of cluster {session.cluster.name}; for that of the other: {options}", err=True)
     return session

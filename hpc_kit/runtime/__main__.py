@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import FIRST_FAILURE, LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
-from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.torch_environment import set_variables, torch_variables
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
@@ -204,15 +203,6 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
-            _note_separate_ranks(world)
-
-
-def _note_separate_ranks(world: World) -> None:
-    """Print a note if the ranks have met and created no process group. Those of MPI and Horovod need none."""
-    uses_torch = "torch" in sys.modules and sys.modules.keys().isdisjoint({"mpi4py", "horovod"})
-    if world.is_main and world.world_size > 1 and uses_torch and not backend.has_created_group():
-        ranks = f"each of the {world.world_size} ranks"
-        sys.stderr.write(f"hpc-kit: note: no process group was created, without which {ranks} trains by itself\n")
 
 
 def _run_program(command: program.ProgramCommand) -> None:
@@ -222,7 +212,6 @@ def _run_program(command: program.ProgramCommand) -> None:
         if first_failure.exit_code(stop):
             raise
     if "torch.distributed" in sys.modules:
-        shutdown.wait_for_program_threads()
         shutdown.destroy_process_group()
         shutdown.wait_for_gloo_threads()  # the program may have destroyed the group itself
 

@@ -56,21 +56,6 @@ def destroy_process_group() -> None:
         wait_for_gloo_threads()
 
 
-def wait_for_program_threads() -> None:
-    """Wait for threads in functions of the program, as the interpreter does: a training may run in one of them.
-
-    Threads of libraries, such as those of an executor, may end only in exit handlers.
-    """
-    from hpc_kit.runtime.stack_comparison import is_own
-
-    for thread in threading.enumerate():
-        while thread is not threading.current_thread() and not thread.daemon:
-            frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - documented in spite of its name
-            if frame is None or not any(is_own(each.f_code.co_filename) for each, _ in traceback.walk_stack(frame)):
-                break
-            time.sleep(_PAUSE)
-
-
 def wait_for_gloo_threads(seconds: float = 5.0) -> None:
     """Wait until gloo's threads sleep, for at most `seconds`.
 

@@ -34,7 +34,7 @@ _RANK_TEST = r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NO
 
 
 class ShellCode(NamedTuple):
-    """Shell code, and the file that contains it, such as run.sh or Makefile; None for `bash -c CODE`."""
+    """Shell code, and the file that contains it; None for `bash -c CODE`."""
 
     text: str
     file: str | None
@@ -76,13 +76,11 @@ def _split_line(line: str) -> Iterator[list[str]]:
 
 
 def read_shell_code(command: Sequence[str], folder: Path) -> ShellCode | None:
-    """Return the code of `bash -c CODE`, of a shell script or of `make`, also behind a prefix such as `env`."""
+    """Return the code of `bash -c CODE`, or of a shell script, also behind a prefix such as `env`."""
     for index, word in enumerate(command):
         name = PurePath(word).name
         if name in SHELLS:
             return _code_of_shell(command[index + 1 :], folder)
-        if name in {"make", "gmake"}:
-            return _code_of_make(command[index + 1 :], folder)
         if index == 0 and name not in PREFIXES:
             return _read_script(word, folder)
         if name.endswith(".sh"):
@@ -100,26 +98,6 @@ def _code_of_shell(words: Sequence[str], folder: Path) -> ShellCode | None:
     if index == len(words):
         return None
     return ShellCode(words[index], None) if has_code else _read_script(words[index], folder)
-
-
-def _code_of_make(words: Sequence[str], folder: Path) -> ShellCode | None:
-    """Return the commands of the targets that make is asked for, by default the first one, without those they need."""
-    values, targets, rest = {"-C": ".", "-f": "Makefile"}, list[str](), list(words)
-    while rest:
-        word = rest.pop(0)
-        if word[:2] in values:
-            values[word[:2]] = word[2:] or (rest.pop(0) if rest else "")
-        elif not word.startswith("-") and "=" not in word and not word.isdigit():
-            targets.append(re.escape(word))
-    file = PurePath(values["-C"], values["-f"])
-    try:
-        text = (folder / file).read_text(errors="replace")[:_LIMIT]
-    except (OSError, ValueError):
-        return None
-    names = "|".join(targets) or r"\w[^\s:=]*"
-    recipes = re.findall(rf"^(?:{names})[ \t]*:(?!=).*\n((?:\t.*\n)*)", f"{text}\n".replace("\\\n", " "), re.MULTILINE)
-    lines = [line.lstrip("\t@+- ") for recipe in (recipes if targets else recipes[:1]) for line in recipe.splitlines()]
-    return ShellCode("\n".join(lines).replace("$$", "$"), str(file))
 
 
 def _read_script(name: str, folder: Path) -> ShellCode | None:

@@ -2591,11 +2591,3 @@ def test_a_long_dash_is_named(line: str) -> None:
 def test_a_carriage_return_at_the_end_of_one_line_does_not_stop_the_check() -> None:
     script = BatchScript("#!/bin/bash\n#SBATCH -N2\r")
     assert script.options == {"nodes": "2"}
-
-
-def test_a_configuration_beside_the_script_is_read() -> None:
-    files = {"ds.json": BATCHES}
-    text = GPUS + "deepspeed --num_gpus 4 t.py --deepspeed --deepspeed_config ds.json\n"
-    found = check(BatchScript(text, site=Site(read=files.get)))
-    assert [(each.code, each.line) for each in found] == [("KIT230", 3)]
-    assert check(BatchScript(text, site=Site(read=lambda _: None))) == []

@@ -54,3 +54,15 @@ def test_an_id_of_two_clusters_is_that_of_the_default_cluster(kit: Kit) -> None:
     assert json.loads(kit("status", "1", "--cluster", "lab", "--json").stdout)[0]["name"] == "a"
     for cluster in ("lab", "local"):
         assert kit("cancel", "1", "--cluster", cluster).returncode == 0
+
+
+@pytest.mark.usefixtures("clusters")
+def test_cancel_does_not_choose_between_a_run_and_a_job_of_the_default_queue(kit: Kit) -> None:
+    assert kit("embedded", "run", "--cluster", "local", "sbatch", "--hold", "--wrap", "true").returncode == 0
+    assert submit(kit, "lab", "a") == "1"
+    done = kit("cancel", "1")
+    assert done.returncode == 2
+    assert "two clusters have job 1" in done.stderr
+    assert "add --cluster local or --cluster lab" in done.stderr
+    for cluster in ("lab", "local"):
+        assert kit("cancel", "1", "--cluster", cluster).returncode == 0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.torch_environment import environment_set
 from hpc_kit.runtime.variables import RANK_VARIABLES
 from tests.runtime.launches import Step
@@ -102,86 +101,6 @@ def test_mp_spawn_works_with_both_settings(tmp_path: Path, ranks_by: str) -> Non
     code, out, err = run(tmp_path, SPAWN, "--ranks-by", ranks_by)
     assert code == 0, err
     assert sorted(out.splitlines()) == ["0: 2.0", "1: 2.0"]
-
-
-SPAWN_FOR_MACHINES = """
-import os, sys
-from torch import distributed as dist, multiprocessing
-
-def work(local_rank, machines, machine):
-    dist.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{sys.argv[2]}", world_size=2 * machines, rank=2 * machine + local_rank
-    )
-    print(dist.get_world_size(), flush=True)
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    machine = int(os.environ["RANK"])
-    multiprocessing.start_processes(work, args=(int(sys.argv[1]), machine), nprocs=2, daemon=False)
-"""
-
-
-def run_two_tasks(folder: Path, program: str, *words: str, **environ: str) -> list[tuple[int, str]]:
-    """Run a program in the two tasks of a step on this machine; returns exit code and output of each."""
-    (folder / "train.py").write_text(program)
-    tasks = []
-    for variables in Step.of(2, hosts=("127.0.0.1",), job=str(os.getpid())).environs():
-        command = [sys.executable, "-m", "hpc_kit.runtime", "train.py", *words]
-        tasks.append(
-            subprocess.Popen(
-                command,
-                cwd=folder,
-                env=os.environ | variables | environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    outputs = [task.communicate(timeout=300)[0] for task in tasks]
-    return [(task.returncode, output) for task, output in zip(tasks, outputs, strict=True)]
-
-
-def test_tasks_whose_processes_form_separate_worlds_fail_before_the_training(tmp_path: Path) -> None:
-    """As programs of detectron2 do, which take the number of machines and the rank of this one as arguments."""
-    for code, output in run_two_tasks(tmp_path, SPAWN_FOR_MACHINES, "1", "1"):
-        assert code == 1
-        assert "each of the 2 tasks trains by itself" in output
-        assert "this one started 2 processes for a world of 2" in output
-
-
-def test_processes_of_all_tasks_in_one_world_train(tmp_path: Path) -> None:
-    port = str(network.free_port())
-    assert run_two_tasks(tmp_path, SPAWN_FOR_MACHINES, "2", port) == [(0, "4\n4\n")] * 2
-
-
-def test_ranks_without_a_process_group_are_noted_once(tmp_path: Path) -> None:
-    note = "hpc-kit: note: no process group was created, without which each of the 2 ranks trains by itself\n"
-    assert run_two_tasks(tmp_path, "import torch") == [(0, note), (0, "")]
-    assert run_two_tasks(tmp_path, "import torch", HPC_KIT_LAUNCHER="single") == [(0, "")] * 2
-
-
-TRAINING_THREAD = """
-import threading, time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-import torch
-from torch import distributed as dist
-
-dist.init_process_group("gloo")
-executors = ThreadPoolExecutor(1), ProcessPoolExecutor(1)  # their idle threads end with the interpreter
-[executor.submit(abs, 1).result() for executor in executors]
-
-def train():
-    time.sleep(1)
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    print(total.item(), flush=True)
-
-threading.Thread(target=train).start()
-"""
-
-
-def test_a_training_in_a_thread_goes_on_after_the_end_of_the_main_thread(tmp_path: Path) -> None:
-    assert run_two_tasks(tmp_path, TRAINING_THREAD) == [(0, "2.0\n")] * 2
 
 
 FABRIC = """

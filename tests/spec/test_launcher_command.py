@@ -358,32 +358,6 @@ def test_a_shell_script_with_a_launcher_in_each_task_is_refused(project: Path, c
     assert "--set env.HPC_KIT_LAUNCHER=torchrun" in str(error.value.remedy)
 
 
-MAKEFILE = """PYTHON := python
-train: data
-\t@export A=1; torchrun --nproc-per-node=2 \\
-\t  train.py --lr 1
-data: ; echo
-plain:
-\tpython train.py
-"""
-
-
-@pytest.mark.parametrize(
-    "command", ["make", "make train", "env A=1 make -C . -j 4 train LR=1", "gmake -fMakefile train"]
-)
-def test_a_makefile_with_a_launcher_in_each_task_is_refused(project: Path, command: str) -> None:
-    (project / "Makefile").write_text(MAKEFILE)
-    with pytest.raises(SpecError, match="torchrun in the command would not make one world of 4 ranks") as error:
-        in_script("", project, command, nodes=2, ntasks_per_node=2)
-    assert "tasks runs Makefile: torchrun --nproc-per-node=2 train.py --lr 1" in str(error.value.found)
-
-
-@pytest.mark.parametrize("command", ["make plain", "make -C elsewhere train", "make nothing", "make -f"])
-def test_a_makefile_whose_target_starts_no_launcher_stays_as_it_is(project: Path, command: str) -> None:
-    (project / "Makefile").write_text(MAKEFILE)
-    in_script("", project, command, nodes=2, ntasks_per_node=2)
-
-
 @pytest.mark.parametrize(
     ("text", "ranks"),
     [

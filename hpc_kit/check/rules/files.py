@@ -14,7 +14,7 @@ from hpc_kit.check.rules.set_up import set_variables
 
 OWN_DISK = re.compile(
     r"(\$\{?(SLURM_TMPDIR|TMPDIR|TMP|JOBFS|SNIC_TMP|L_?SCRATCH|LOCAL_?(DISK|SCRATCH|TMP)(_?DIR)?)\b\}?"
-    r"|(/mnt)?/(tmp|dev/shm|([\w.-]*[-_])?(local|local_?scratch|lscratch|nvme|ssd)([-_]?(disk|nvme|scratch|ssd|tmp)|\d)?))"
+    r"|(/mnt)?/(tmp|dev/shm|(scratch[-_])?(local|local_?scratch|lscratch)([-_]?(disk|nvme|scratch|ssd|tmp)|\d)?))"
     r"(?=/|\Z)"
 )
 """A folder on the disk of the node, by the names that sites use."""

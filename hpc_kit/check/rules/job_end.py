@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise, takewhile
-from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse, program_of
+from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, Word, parse, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.edits import Edit
@@ -460,15 +459,30 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
         recursive = step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts)
         if before is None or not recursive or step.errexit or step.is_conditional or _shielded(before):
             continue
-        copied = (
-            {PurePath(word.raw.strip("\"'")).name for word in before.syntax.words[1:]} if before.name in _COPIES else {}
-        )
-        for word in step.syntax.words[1:]:
-            target = word.raw.strip("\"'").rstrip("/*")
-            if PurePath(target).name in copied and not _SHORT_LIVED.search(script.resolve(target)):
+        copied = _copied_paths(before)
+        handled = any("ERR" in each.trap_signals for each in script.commands_before(step))
+        for word in step.syntax.words[1:] if not handled else ():
+            target = _path_of(word)
+            if target in copied and not _SHORT_LIVED.search(script.resolve(target)):
                 what = f"this deletes {target} also if {before.name} in line {before.line} failed"
                 yield Problem(step, what, f"write {before.name} ... && rm ..., or set -e at the top", (before.line,))
                 break
+
+
+def _copied_paths(step: TracedCommand) -> set[str]:
+    """Return the sources of a copy as they are written; members of an archive also behind the folder of `tar -C`."""
+    if step.name not in _COPIES:
+        return set()
+    words = [_path_of(word) for word in step.syntax.words[1:]]
+    paths = [word for word in words if not word.startswith("-")]
+    if step.name != "tar":
+        return set(paths[:-1])
+    folders = [after for before, after in pairwise(words) if before in {"-C", "--directory"}]
+    return {*paths, *(f"{folder}/{path}" for folder in folders for path in paths if path != folder)}
+
+
+def _path_of(word: Word) -> str:
+    return word.raw.strip("\"'").rstrip("/*")
 
 
 @rule("KIT404", "warning")

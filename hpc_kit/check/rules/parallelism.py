@@ -153,7 +153,7 @@ def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.training:
         path = launch.argument("deepspeed-config") or launch.argument("deepspeed")
-        text = script.configuration(path) if path is not None else None
+        text = script.file_written_to(path.text) if path is not None else None
         if text is None:
             continue
         settings = {name: number for name in (_TOTAL, _MICRO, _STEPS) if (number := _number_in(text, name)) is not None}

@@ -401,13 +401,19 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(step, what, remedy, (training[0].line,), certain=False)
         elif step.name == "trap" or not (requeue or again):
             continue
-        elif training and step.line > training[-1].line and _is_unconditional(step):
+        elif training and step.line > training[-1].line and not _may_stay_away(script, step, training[-1]):
             what = "the job starts again after each success: it never ends"
             # `python train.py || exit 1` reaches this line after a success only.
             if not step.errexit and len(training[-1].command.position.chain.pipelines) == 1:
                 what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
+
+
+def _may_stay_away(script: BatchScript, step: TracedCommand, training: LaunchLine) -> bool:
+    """Tell whether a command has a condition, or one such as `[ -f done ] && exit 0` stands before it."""
+    exits = [each for each in script.commands_before(step) if each.name == "exit" and each.is_conditional]
+    return not _is_unconditional(step) or any(each.line != training.line for each in exits)
 
 
 def _is_this_script(script: BatchScript, text: str) -> bool:

@@ -129,7 +129,7 @@ _PLACE_OF_RANK = re.compile(
     r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
     r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
     r"|\b[Rr]ank[ =:]+(?P<rank5>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
-    r"(?:on (?:host|node) |(?:host(?:name)?|node)[=:] ?)(?P<host5>[a-z][\w.-]*)(?=[\s,;:)\]]*$)"
+    r"(?:on (?:host|node) |host(?:name)?[=:] ?)(?P<host5>[a-z][\w.-]*)(?=[\s,;:)\]]*$)"
     r"|^MPICH ERROR \[Rank (?P<rank7>\d+)\] (?:\[[^\]]*\] ){2}\[(?P<host7>[\w.-]+)\]"
     r"|^task(?:id)?: *(?P<rank6>\d+),? +host(?:name)?: *(?P<host6>[a-z][\w.-]*)$"
     r"|^(?i:starting) (?i:ray )?(?i:worker) (?P<rank4>\d+) (?:at|on) (?P<host4>[a-z][\w.-]*)$"
@@ -157,8 +157,7 @@ _OWN_NODE = re.compile(
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
     r"(?P<node>(?!(?i:cuda|gpu\d?\b(?!-[a-z])|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
-    r"|^(?:(?i:hostname)|SLURMD_NODENAME|(?i:(?:job|script|task|attempt|run\w*|start\w*)\b.{,40}\bon (?:host|node)))"
-    r"[ :=]+(?P<node2>(?!localhost)[a-z][\w.-]*)$"
+    r"|^(?:(?i:hostname)|SLURMD_NODENAME)[ :=]+(?P<node2>(?!localhost)[a-z][\w.-]*)$"
 )
 """The program or its script names the node on which it runs."""
 

@@ -392,14 +392,14 @@ def _is_behind(event: Event, culprit: Event) -> bool:
         explains(event, culprit)
         or _states_cause_before(event, culprit)
         or _left_value_missing(event, culprit)
-        or (culprit.rule.class_ == "late-rank" and event.rank == culprit.rank and _ends_rank(event))
+        or (culprit.rule.class_ == "late-rank" and event.rank == culprit.rank and _ends_rank(event, culprit))
     )
 
 
-def _ends_rank(event: Event) -> bool:
-    """Return whether an event may have kept its rank from joining the remaining ones."""
+def _ends_rank(event: Event, culprit: Event) -> bool:
+    """Return whether an event may have kept its rank, the culprit, from joining the remaining ones."""
     is_direct = event.rule.weight >= DIRECT and event.strength > WARNING and not event.is_hint
-    return event.traceback is not None or is_direct
+    return event.traceback is not None or (is_direct and not had_progress_between(event, culprit))
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:

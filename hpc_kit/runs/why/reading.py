@@ -145,11 +145,6 @@ _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(
     r"^(?:node[-_]|host[-_]|log[-_]|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$"
 )
-_HOST_IN_NAME = re.compile(
-    r"(?<![A-Za-z0-9])((?:(?!train|fit|run|job|log|out|err|std|slurm|test|eval|main)[a-z]+-)?[a-z]*(?:node|gpu|host|compute|nid|cn|gn|dgx|hgx)[a-z]*-?\d\d+[a-z]?)(?![A-Za-z0-9])"
-)
-"""A part of a name that looks like a host: `train-77-gpu03.out`."""
-
 _HOST_OF_SYSTEM_LOG = re.compile(
     r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages|epilog|prolog|health)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
     r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages|epilog|prolog|health)(?:\.\w+)?$"
@@ -196,8 +191,7 @@ def _hosts_of_named(paths: list[Path]) -> dict[Path, str]:
     """Return the hosts of files that differ in the name of a host (`gpu03.log`), or of logs of a system."""
     groups: dict[tuple[Path, str], dict[Path, str]] = {}
     for path in paths:
-        found = _HOST_IN_NAME.search(path.name)
-        if found := found or (None if _NOT_HOSTS.match(path.name) else _HOST_NAME.match(path.name)):
+        if found := None if _NOT_HOSTS.match(path.name) else _HOST_NAME.match(path.name):
             groups.setdefault((path.parent, re.sub(r"\d+", "", found[1])), {})[path] = found[1]
     hosts = {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
     system = {path: found[1] or found[2] for path in paths if (found := _HOST_OF_SYSTEM_LOG.match(path.name))}

@@ -1,7 +1,6 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
-A group that a program creates without a time-out gets that of the job. Processes that a rank starts itself are refused
-if they would form a world without the other ranks of the job.
+A group that a program creates without a time-out gets that of the job.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
@@ -47,7 +46,6 @@ class _Session:
     meeting: Callable[[], Meeting | None] = lambda: None
     started_by_mpi: bool = False
     is_installed: bool = False
-    has_group: bool = False
 
 
 _session = _Session()
@@ -70,7 +68,6 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     _session.is_installed = True
     for name in ("init_process_group", "new_group"):
         _replace(name, _translate_argument)
-    _replace("start_processes", _check_processes)
     if dist.is_mpi_available():
         return
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
@@ -87,17 +84,14 @@ def is_registered() -> bool:
 
 def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace a public function of torch where it is defined, for its other functions, and where programs import it."""
-    from torch import distributed, multiprocessing
+    from torch import distributed as dist
     from torch.distributed import device_mesh, distributed_c10d
 
-    spawning = sys.modules["torch.multiprocessing.spawn"]  # torch.multiprocessing.spawn is the function
-    modules = [
-        each for each in (distributed_c10d, distributed, device_mesh, spawning, multiprocessing) if hasattr(each, name)
-    ]
-    function = getattr(modules[0], name)
+    function = getattr(distributed_c10d, name)
     wrapped = functools.wraps(function)(wrap(function))
-    for module in modules:
-        setattr(module, name, wrapped)
+    for module in (distributed_c10d, dist, device_mesh):
+        if hasattr(module, name):
+            setattr(module, name, wrapped)
 
 
 def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,65 +116,9 @@ def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
         seconds = os.environ.get(TIMEOUT_VARIABLE)
         if seconds and call.arguments.get("timeout") is None:
             call.arguments["timeout"] = timedelta(seconds=float(seconds))
-        result = function(*call.args, **call.kwargs)
-        _session.has_group = True
-        return result
-
-    return translated
-
-
-def has_created_group() -> bool:
-    """Return whether this rank, or a process that it has started, has created a process group."""
-    return _session.has_group
-
-
-def _check_processes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch.multiprocessing's `start_processes` with a check of the world that the processes create."""
-    from torch import distributed
-
-    signature = inspect.signature(function)
-
-    def started(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        meeting, own = _session.meeting(), call.arguments["nprocs"]
-        _session.has_group = True  # in these processes, perhaps
-        # A rank that has joined a group may start helpers with a group of their own.
-        if meeting is not None and meeting.world.world_size > 1 and not distributed.is_initialized():
-            words = meeting.world.name, meeting.world.world_size, own
-            call.arguments["fn"] = functools.partial(_run_checked, call.arguments["fn"], *words)
         return function(*call.args, **call.kwargs)
 
-    return started
-
-
-def _run_checked(run: Callable[..., Any], launch: str, tasks: int, own: int, *arguments: Any) -> None:
-    """Run a function in a process that one of several tasks has started, if its world contains all tasks.
-
-    Raises:
-        SpecError: The function creates a world of the `own` processes of this task.
-    """
-
-    def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
-
-        def create(*args: Any, **kwargs: Any) -> Any:
-            size = signature.bind(*args, **kwargs).arguments.get("world_size", -1)
-            size = int(os.environ.get("WORLD_SIZE", "-1")) if size == -1 else size
-            if 0 < size <= own:
-                raise SpecError(
-                    f"each of the {tasks} tasks trains by itself",
-                    found=f"{launch} has {tasks} tasks; this one started {own} processes for a world of {size}",
-                    remedy="start one task on a node (-j NODESx1), whose program starts the ranks. On several nodes,\n"
-                    "give it their number and SLURM_NODEID, such as --num-machines and --machine-rank.\n"
-                    "If each task is to train by itself: --set env.HPC_KIT_LAUNCHER=single",
-                )
-            return function(*args, **kwargs)
-
-        return create
-
-    _replace("init_process_group", checked)
-    run(*arguments)
+    return translated
 
 
 def _without_gpu(backend: str) -> str | None:

@@ -216,8 +216,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
     Raises:
         SpecError: It cannot be written.
     """
-    # Another job may write to the same path. The next attempt of this job replaces what a kill has left.
-    draft = draft_of(path.with_name(f"{path.name}.{os.environ.get('SLURM_JOB_ID') or os.getpid()}"))
+    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:

@@ -304,22 +304,6 @@ def test_a_compiled_model_has_the_names_of_the_plain_one(tmp_path: Path) -> None
             assert all(map(torch.equal, moments(its), moments(optimizer)))
 
 
-def test_two_jobs_that_save_to_one_path_leave_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save, model = torch.save, nn.Linear(2, 2)
-
-    def save_while_another_job_saves(*arguments: Any) -> None:
-        monkeypatch.setattr(torch, "save", save)
-        monkeypatch.setenv("SLURM_JOB_ID", "2")
-        hpc_kit.save_checkpoint(tmp_path / "model.pt", model=nn.Linear(2, 2), step=2)
-        save(*arguments)
-
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    monkeypatch.setattr(torch, "save", save_while_another_job_saves)
-    hpc_kit.save_checkpoint(tmp_path / "model.pt", model=model, step=1)
-    assert hpc_kit.load_checkpoint(tmp_path / "model.pt", model=nn.Linear(2, 2)) == {"step": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
-
-
 def test_a_path_below_a_file_is_an_error_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match=r"the checkpoint cannot be written(.|\n)*File exists"):
