@@ -56,7 +56,7 @@ def open_session_of(words: Iterable[str], cluster: str | None, *, require_answer
             raise SpecError(
                 f"two clusters have {which}",
                 found=f"one in cluster {default.cluster.name}, and a run of cluster {session.cluster.name}",
-                remedy=f"add --cluster {default.cluster.name} or --cluster {session.cluster.name}",
+                remedy=f"add --cluster {session.cluster.name}; for the other one, use Slurm's own commands",
             )
         echo(f"hpc-kit: taking {which} of cluster {session.cluster.name}", err=True)
     if names:
