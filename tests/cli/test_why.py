@@ -25,7 +25,7 @@ def test_logs_of_a_job_that_is_not_ours(kit: Kit, project: Path) -> None:
 def test_json_has_the_documented_keys(kit: Kit, project: Path) -> None:
     (project / "a.log").write_text(ERROR.format(MISSING))
     document = json.loads(kit("why", "--json", "--log", "a.log").stdout)
-    assert list(document) == ["cause", "class", "rank", "host", "evidence", "traceback", "fix", "confidence"]
+    assert list(document) == ["cause", "class", "rank", "host", "evidence", "traceback", "fix", "confidence", "ranks"]
     assert document["class"] == "missing-file"
 
 

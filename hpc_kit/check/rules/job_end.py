@@ -482,7 +482,9 @@ def _copied_paths(step: TracedCommand) -> set[str]:
 
 
 def _path_of(word: Word) -> str:
-    return word.raw.strip("\"'").rstrip("/*")
+    """Return a path in one way of writing it: `"${DATA:?}/raw/"` is `$DATA/raw`."""
+    plain = re.sub(r"\$\{(\w+)(:?\?[^}]*)?\}", r"$\1", re.sub("[\"']", "", word.raw))
+    return plain.rstrip("/*")
 
 
 @rule("KIT404", "warning")

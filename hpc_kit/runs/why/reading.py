@@ -176,7 +176,7 @@ HEAD_BYTES = 1 << 14
 
 _NOT_HOSTS = re.compile(
     r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|seed|fold|trial|sweep)"
-    r"[-_]?\d|^node[-_]\d|.*\d{3,}[-_]\d+\."
+    r"[-_]?\d|^node[-_]\d|.*\d{3,}[-_]\d+\.|.*-\d+-[a-z]"
 )
 
 

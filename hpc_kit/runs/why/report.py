@@ -39,12 +39,12 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
         "cause": mask_secrets(verdict.cause),
         "class": verdict.class_,
         "rank": verdict.rank,
-        "ranks": verdict.ranks,
         "host": verdict.host,
         "evidence": proofs,
         "traceback": mask_secrets(verdict.traceback) if verdict.traceback else None,
         "fix": verdict.fix,
         "confidence": verdict.confidence,
+        "ranks": verdict.ranks,
     }
 
 
