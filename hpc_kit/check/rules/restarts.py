@@ -101,9 +101,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
     there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
     time of the start in its name is another one at the next start. So is one with the job id, if each job of a chain
-    submits the next one. The rule finds scripts that mention neither a
-    checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
-    job, and loads it.
+    submits the next one. The rule finds scripts that mention neither a checkpoint nor a resume. Lightning needs no
+    option: on the signal of --signal, it saves a checkpoint, requeues the job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
@@ -161,13 +160,16 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
         loaded = [word.text.rpartition("=")[2] for option, word in values if _LOADS.search(option)]
         # A path names the checkpoint of the job before.
         automatic = loaded and not any(re.search(r"[/$]", text) for text in loaded)
-        saved = next((word for option, word in values if _SAVES.search(option) and "SLURM_JOB_ID" in word.text), None)
-        if following is not None and automatic and saved is not None and not _LOADS.search(saved.text):
+        saved = [word for option, word in values if _FOLDER.search(option) and not _LOADS.search(word.text)]
+        # Another folder, whose name stays the same, may contain the checkpoints.
+        if following is not None and automatic and saved and all("SLURM_JOB_ID" in word.text for word in saved):
             what = "the next job of the chain has another id: it looks for its checkpoints in another folder"
-            yield Problem(saved, what, "name the folder without the job id", (launch.line, following.line))
+            yield Problem(saved[0], what, "name the folder without the job id", (launch.line, following.line))
             return
 
 
+_FOLDER = re.compile(r"(?i)ckpt|checkpoint|save|(out|output|work|run|exp|root|results?)\w*[-_.]?(dir|path|folder)")
+"""An option for the folder of checkpoints."""
 _NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
 """The name of a file for the newest checkpoint."""
 

@@ -244,9 +244,8 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     """Two steps at the same time need the same resources.
 
     A step takes all resources of the job on its nodes, unless its line says less; the memory of --mem, too. The next
-    step waits for it ("Step
-    creation temporarily disabled, retrying"). Steps in the background then run one after another; behind a server or
-    monitor, the training never starts (an error).
+    step waits for it ("Step creation temporarily disabled, retrying"). Steps in the background then run one after
+    another; behind a server or monitor, the training never starts (an error).
 
     Fix: `srun --overlap ...` for a monitor; `srun --exact -n 1 -c 8 --gpus=1 --mem=30G ... &` for steps that share a
     node; `-w HOST` for one step on each node.
