@@ -28,8 +28,6 @@ SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 FORMATS = ("text", "json", "sarif", "github")
 _WIDTH = 150
 """Maximum number of letters of a printed line of a script."""
-_MOST_BYTES = 100_000
-"""Size of the largest configuration beside a script that is read."""
 _SEVERAL = "several scripts; name one to run it"
 
 

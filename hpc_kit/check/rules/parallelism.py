@@ -145,7 +145,7 @@ def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
     train_batch_size must be train_micro_batch_size_per_gpu x gradient_accumulation_steps x number of ranks. Otherwise
     DeepSpeed stops ("Check batch related parameters"). Hugging Face's Trainer also stops if its own options say
     something else than the configuration ("mismatch TrainingArguments values"). The rule reads configurations that the
-    script writes, or that exist here.
+    script writes.
 
     Fix: give two of the three, or "auto" with the Trainer.
     Documented: www.deepspeed.ai/docs/config-json, "Batch Size Related Parameters"; huggingface.co/docs/transformers,

@@ -50,10 +50,8 @@ def _fault_of_program(script: BatchScript, stage: LaunchStage) -> tuple[str, str
     code = f"write bash -c '{first} ...' in single quotes"
     # Red Hat has files for some builtins, which show a value.
     shows = first in {"hash", "type", "umask"} or stage.texts in (["ulimit"], ["ulimit", "-a"])
-    if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO and not shows) or (first, *rest[:1]) == (
-        "conda",
-        "activate",
-    ):
+    is_builtin = first in SHELL_BUILTINS and first not in _PROGRAMS_TOO and not shows
+    if is_builtin or (first, *rest[:1]) == ("conda", "activate"):
         return f"{first}, a builtin or function of the shell", code
     if first in script.functions:
         return f"{first}, a function of this script", f"{code}, after export -f {first}"
