@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod"}
+_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod", "HTCondor"}
 """Launchers that do not belong to an MPI library."""
 
 
@@ -147,6 +147,8 @@ def _is_started_by_step(environ: Mapping[str, str], world: World, names: RankVar
     and scripts set them for programs that read nothing else.
     """
     by_srun = environ.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
+    if by_srun and "PMIX_NAMESPACE" in names.launch and environ.get("PMIX_RANK") == environ.get("SLURM_PROCID"):
+        return True  # an mpirun inside of the step would have replaced the namespace, so its variables are left over
     if not by_srun and any(environ.get(name) for name in (*names.host, *names.launch)):
         return False
     step = _step(environ, world)
