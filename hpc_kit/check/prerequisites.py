@@ -347,6 +347,37 @@ def check_python_syntax(resolved: Resolved, root: Path) -> Iterator[SpecError]:
             continue  # the interpreter of the job decides
 
 
+def check_torch_variables(resolved: Resolved, root: Path) -> Iterator[SpecError]:
+    """The program needs RANK and WORLD_SIZE, and nothing sets them.
+
+    `init_process_group` reads the variables of torchrun. srun and mpirun set others, so each rank would end with "RANK
+    expected, but not set". The check is silent if the program, `setup` or `[env]` may set the variables.
+
+    Fix: set `bootstrap = true` in [launch].
+    Documented: docs/who-am-i.md.
+    """
+    launch = resolved.job.launch
+    settings = (*resolved.job.setup, *resolved.cluster.setup, *resolved.job.env, *resolved.cluster.env)
+    if launch.bootstrap or launch.launcher == "torchrun" or any("RANK" in each for each in settings):
+        return
+    started = programs_of(resolved.argv)
+    if len(started) != 1 or started[0].kind != "python" or not (started[0].file or "").endswith(".py"):
+        return
+    file = working_folder(resolved, root) / str(started[0].file)
+    try:
+        text = file.read_text() if file.stat().st_size <= LARGEST else ""
+    except (OSError, ValueError):
+        return
+    from hpc_kit.check.python_code import line_that_needs_torch_variables
+
+    if line := line_that_needs_torch_variables(text):
+        yield SpecError(
+            "the program needs RANK and WORLD_SIZE, and nothing sets them",
+            found=f"{started[0].file}, line {line}: init_process_group without a rank; launch.bootstrap = false",
+            remedy="set bootstrap = true in [launch]; or --set launch.bootstrap=true",
+        )
+
+
 def _imported(program: Path) -> list[str]:
     """Return the libraries that a program imports, each once."""
     try:
@@ -512,4 +543,5 @@ CHECKS = (
     PrerequisiteCheck("KIT607", _memory, "warning"),
     PrerequisiteCheck("KIT608", check_mpi),
     PrerequisiteCheck("KIT609", check_python_syntax),
+    PrerequisiteCheck("KIT610", check_torch_variables),
 )

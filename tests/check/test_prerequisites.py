@@ -12,7 +12,7 @@ from hpc_kit.check.prerequisites import check_program, find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
 from tests.conftest import ROOT
@@ -25,8 +25,10 @@ def resolved(
     chdir: str | None = None,
     partition: str | None = None,
     cluster: Cluster | None = None,
+    launch: Launch | None = None,
 ) -> Resolved:
-    job = Job(name="mine", command=command, setup=setup, resources=Resources(chdir=chdir, partition=partition))
+    resources = Resources(chdir=chdir, partition=partition)
+    job = Job(name="mine", command=command, setup=setup, resources=resources, launch=launch or Launch())
     cluster = cluster or Cluster(name="here", python=sys.executable)
     return resolve(load.load(job, cluster, root=root), root=root)
 
@@ -187,6 +189,36 @@ def test_a_program_that_python_cannot_read_is_refused_before_it_waits_in_the_que
     # Another release of Python may read it.
     other = Cluster(name="there", python="/usr/bin/python3")
     assert find_missing(resolved("python", "train.py", root=project, cluster=other), project) == []
+
+
+INIT = "import os\nimport torch.distributed as dist\ndef main():\n    {}\nmain()\n"
+
+
+def test_a_program_of_plain_torch_needs_variables_that_srun_does_not_set(project: Path) -> None:
+    (project / "train.py").write_text(INIT.format("dist.init_process_group('gloo')"))
+    with pytest.raises(SpecError, match="needs RANK and WORLD_SIZE, and nothing sets them") as caught:
+        check_program(resolved("python", "train.py", root=project), project)
+    assert caught.value.found == ("train.py, line 4: init_process_group without a rank; launch.bootstrap = false")
+    for launch in (Launch(bootstrap=True), Launch(launcher="torchrun")):
+        check_program(resolved("python", "train.py", root=project, launch=launch), project)
+    check_program(resolved("python", "train.py", root=project, setup=("export RANK=$SLURM_PROCID",)), project)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())",
+        "dist.init_process_group('gloo', 'tcp://localhost:2950')",
+        "if 'RANK' in os.environ: dist.init_process_group('gloo')",
+        "os.environ['RANK'] = '0'; dist.init_process_group('gloo')",
+        "rank = os.environ['SLURM_PROCID']; dist.init_process_group('gloo')",
+        "import lightning; dist.init_process_group('gloo')",
+        "from setup import ranks; dist.init_process_group('gloo')",
+    ],
+)
+def test_a_program_that_may_know_its_rank_is_left_alone(project: Path, line: str) -> None:
+    (project / "train.py").write_text(INIT.format(line))
+    check_program(resolved("python", "train.py", root=project), project)
 
 
 @pytest.mark.parametrize(
