@@ -243,7 +243,8 @@ def signature_text(name: str, value: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             star = True
             parameters.append("*")
-        parameters.append(str(parameter).replace("'", ""))
+        text = str(parameter).replace("'", "")
+        parameters.append(text if len(text) <= WIDTH else f"{text.partition(' = ')[0]} = ...")
     returned = signature.return_annotation
     arrow = f" -> {returned}" if inspect.isfunction(value) and returned is not inspect.Signature.empty else ""
     one_line = f"{name}({', '.join(parameters)}){arrow}"

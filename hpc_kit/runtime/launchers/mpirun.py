@@ -177,8 +177,10 @@ def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family
     names, step = MPI_LAUNCHERS[family], _step(environ, world)
     if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
         return False
-    if _foreign_evidence(environ, names) or slurm_step.is_interactive_shell(environ):
-        return _foreign_evidence(environ, names)
+    if _foreign_evidence(environ, names):
+        return True
+    if slurm_step.is_interactive_shell(environ):
+        return False
     # An MPI library that finds no launcher makes a world of one rank. All other launches have several.
     alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
     if max(step.tasks_per_node, default=1) > 1 or alone:
@@ -196,7 +198,7 @@ def _contradiction(environ: Mapping[str, str], world: World, names: RankVariable
     else:
         remedy = f"unset {names.rank} {names.size} before srun, if an mpirun outside of the step has left them;\n"
         remedy += "for an MPI program: srun --mpi=pmix (srun --mpi=list shows what there is)"
-    remedy += ";\nor HPC_KIT_LAUNCHER=slurm, or mpi: which of the two is right"
+    remedy += ";\nor set HPC_KIT_LAUNCHER to slurm or to mpi, whichever is right"
     return ContradictoryEnvironment(
         "two launchers claim this process",
         found=f"{slurm_step.describe_claim(environ)}\n"
