@@ -209,12 +209,14 @@ def test_ranks_on_two_nodes_meet_despite_a_busy_port(launch: Launch) -> None:
     assert [task.err for task in launch.tasks] == [""] * 3
 
 
+@pytest.mark.slow
 def test_no_rank_destroys_its_group_before_all_have_created_theirs(launch: Launch) -> None:
     launch.start(step_of(2).environs(), launch.program(WITHOUT_COLLECTIVES))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["late\n"] * 2
 
 
+@pytest.mark.slow
 def test_process_groups_can_follow_one_another(launch: Launch) -> None:
     launch.start(step_of(2).environs(), "-m", "hpc_kit.runtime", launch.program(IN_A_ROW))
     assert launch.wait() == [0, 0]
@@ -380,6 +382,7 @@ def test_a_late_agent_of_torchrun_is_the_first_failure(launch: Launch) -> None:
     assert (first.rank, first.host) == (2, "127.0.0.2")
 
 
+@pytest.mark.slow
 def test_the_time_out_of_the_job_is_that_of_groups_of_an_unchanged_program(launch: Launch) -> None:
     """A stopped rank then ends the job after [launch] timeout instead of torch's 30 minutes."""
     code = """
@@ -397,6 +400,7 @@ dist.destroy_process_group()
     assert [task.out for task in launch.tasks] == ["[25.0, 77.0]\n"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["bash", "run.sh"], ["-m", "torch.distributed.run", "--nproc-per-node=2"]])
 def test_each_task_makes_a_world_of_its_own_if_the_job_asks_for_it(launch: Launch, words: list[str]) -> None:
     code = "import os, sys; sys.stdout.write(os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n')"
@@ -409,6 +413,7 @@ def test_each_task_makes_a_world_of_its_own_if_the_job_asks_for_it(launch: Launc
     assert [sorted(task.out.splitlines()) for task in launch.tasks] == [["0 of 2", "1 of 2"]] * 2
 
 
+@pytest.mark.slow
 def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch) -> None:
     late = "import os, sys, time, runpy; os.environ['RANK'] == '1' and time.sleep(600); "
     late += "sys.argv[1:] = [os.environ['PROGRAM']]; runpy.run_module('hpc_kit.runtime', run_name='__main__')"
@@ -478,6 +483,7 @@ def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
     assert [task.out for task in launch.tasks] == [f"set by the program False\n{rank} 2\n" for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN))
     assert launch.wait() == [0, 0]
@@ -485,6 +491,7 @@ def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -
     assert [task.err for task in launch.tasks] == ["", ""]
 
 
+@pytest.mark.slow
 def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> None:
     """As in torch's tutorials, also with the MASTER_PORT of the environment."""
     program = launch.program(SPAWNING)
@@ -494,6 +501,7 @@ def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> No
     assert sorted(launch.tasks[0].out.splitlines()) == ["0 of 2: 2.0", "1 of 2: 2.0", "alone: 1"]
 
 
+@pytest.mark.slow
 def test_a_program_that_opens_a_store_at_the_port_of_rank_0_gets_the_fix(launch: Launch) -> None:
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(OWN_STORE))
     assert launch.wait() == [1, 0]
@@ -504,6 +512,7 @@ def test_a_program_that_opens_a_store_at_the_port_of_rank_0_gets_the_fix(launch:
     )
 
 
+@pytest.mark.slow
 def test_torchrun_starts_ranks_with_separate_logs_and_ends_quietly(launch: Launch) -> None:
     words = ("-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", launch.program(DISTRIBUTED))
     launch.start(step_of(1, 1).environs(), *words)
@@ -513,6 +522,7 @@ def test_torchrun_starts_ranks_with_separate_logs_and_ends_quietly(launch: Launc
     assert [(task.out, task.err) for task in launch.tasks] == [("", "")] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torchrun", [("torchrun",), ("-m", "torch.distributed.run")])
 def test_torchrun_in_every_task_of_a_node_is_refused_before_training(launch: Launch, torchrun: tuple[str, ...]) -> None:
     words = ("-m", "hpc_kit.runtime", *torchrun, launch.program("print('trained')"))
@@ -532,6 +542,7 @@ def test_torchrun_in_one_task_a_node_becomes_one_world(launch: Launch) -> None:
     assert logs == [f"{rank} 4.0 {rank % 2}\n" for rank in range(4)]
 
 
+@pytest.mark.slow
 def test_workers_of_separate_torchruns_in_one_step_are_refused(launch: Launch) -> None:
     words = ("-m", "torch.distributed.run", "--standalone", launch.program(DISTRIBUTED))
     launch.start(step_of(2).environs(), *words)
@@ -562,6 +573,7 @@ def test_a_stopped_worker_of_torchrun_is_the_cause(launch: Launch, stopped: int,
     assert re.fullmatch(rf"ranks {waiting} waited for it in vain: its process \d+ is stopped", first.reason)
 
 
+@pytest.mark.slow
 def test_under_torchs_own_torchrun_a_program_meets_in_its_agents_store(launch: Launch) -> None:
     words = ("-m", "torch.distributed.run", "--nproc-per-node=2", launch.program(DISTRIBUTED))
     launch.start([{}], *words)
