@@ -66,3 +66,37 @@ def test_cancel_does_not_choose_between_a_run_and_a_job_of_the_default_queue(kit
     assert "add --cluster lab" in done.stderr
     assert kit("cancel", "1", "--cluster", "lab").returncode == 0
     assert kit("embedded", "run", "--cluster", "local", "scancel", "1").returncode == 0
+
+
+@pytest.mark.usefixtures("clusters")
+def test_ids_of_several_clusters(kit: Kit) -> None:
+    submitted = [submit(kit, *each) for each in (("local", "a"), ("lab", "b"), ("lab", "b"), *[("other", "c")] * 3)]
+    assert submitted == ["1", "1", "2", "1", "2", "3"]
+    states = json.loads(kit("status", "1", "2", "3", "--json").stdout)
+    assert [(job["job_id"], job["name"], job["state"]) for job in states] == [
+        (str(number), name, "PENDING") for number, name in ((1, "a"), (2, "b"), (3, "c"))
+    ]
+    assert [run["name"] for run in json.loads(kit("history", "1", "2", "--json").stdout)] == ["a", "b"]
+    for command in ("cancel", "watch"):
+        done = kit(command, "1", "2")
+        assert done.returncode == 2
+        assert "1 to local; 2 to lab" in done.stderr
+        assert f"hpc-kit {command} 1; hpc-kit {command} 2 --cluster lab" in done.stderr
+    # No cluster but `other` has both.
+    assert [job["name"] for job in json.loads(kit("cancel", "2", "3", "--json").stdout)] == ["c", "c"]
+    for words in (("1",), ("1", "2", "--cluster", "lab"), ("1", "--cluster", "other")):
+        assert kit("cancel", *words).returncode == 0
+
+
+@pytest.mark.usefixtures("clusters")
+def test_the_list_shows_the_runs_of_all_clusters(kit: Kit) -> None:
+    assert [submit(kit, *each) for each in (("local", "a"), ("lab", "b"), ("lab", "b"))] == ["1", "1", "2"]
+    listed = json.loads(kit("status", "--json").stdout)
+    assert [(job["job_id"], job["name"], job["state"]) for job in listed] == [
+        ("2", "b", "UNKNOWN"), ("1", "a", "PENDING"), ("1", "b", "UNKNOWN"),
+    ]  # fmt: skip
+    table = kit("status").stdout
+    assert "       1  a " in table
+    assert "       1  b " in table
+    for words in (("1",), ("1", "2", "--cluster", "lab")):
+        assert kit("cancel", *words).returncode == 0
