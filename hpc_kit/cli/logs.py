@@ -62,6 +62,7 @@ def command(
         # The printed next commands must name the cluster of the run.
         click.get_current_context().params["cluster"] = cluster_option(run.record)
     if follow and client is not None:
+        session.check_answers()
         return follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
     if as_json:
         elements = run.elements()

@@ -50,6 +50,7 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
     from hpc_kit.runs.follow import follow_listing
 
     session = open_session_of(words, cluster)
+    session.check_answers()
     client = session.client
     # Asking a real controller more often than every few seconds burdens all users of the cluster.
     if interval is None:

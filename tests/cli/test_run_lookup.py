@@ -100,3 +100,42 @@ def test_the_list_shows_the_runs_of_all_clusters(kit: Kit) -> None:
     assert "       1  b " in table
     for words in (("1",), ("1", "2", "--cluster", "lab")):
         assert kit("cancel", *words).returncode == 0
+
+
+def test_runs_are_read_without_a_state_directory(
+    kit: Kit, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another user, or on a full or read-only disk."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    done = kit("submit", "-j", "1x1", "--job-name", "a", "--wait", "--", "sh", "-c", "echo hello; exit 3")
+    assert done.returncode == 3, done.stderr
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(file))
+    error = "the embedded Slurm's state directory cannot be made"
+    for words, status, out in (
+        (["logs"], 0, "hello\n"),
+        (["logs", "1"], 0, "hello\n"),
+        (["why"], 1, "exit code 3"),
+        (["status", "1"], 1, "FAILED: "),
+        (["status"], 1, "FAILED: "),
+        (["history", "1"], 0, "1 a: no attempts"),
+        (["report", "--out", str(tmp_path / "report.html")], 0, "report.html"),
+    ):
+        done = kit(*words)
+        assert (done.returncode, out in done.stdout) == (status, True), f"{words}: {done.stdout}{done.stderr}"
+        assert words[0] == "history" or error in done.stderr + done.stdout, words
+    for words in (
+        ["logs", "-f"],
+        ["cancel", "1"],
+        ["watch", "1"],
+        ["resubmit", "1"],
+        ["clean", "--older-than", "0h", "--yes"],
+    ):
+        done = kit(*words)
+        assert done.returncode == 1, words
+        assert done.stderr == (
+            f"hpc-kit: {error}\n  found  {file}/hpc_kit/slurm: Not a directory\n"
+            "  do     set HPC_KIT_SLURM_STATE to a directory that only you may write\n"
+        )
+    assert (project / "runs" / "a" / "1").is_dir()
