@@ -92,7 +92,7 @@ def _chdir(resolved: Resolved, root: Path) -> Iterator[SpecError]:
 
 
 def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The folder of logs and records cannot be created.
+    """The folder of logs and records cannot be created or written to.
 
     A file has its name, or you have no write permission. Slurm would accept the job and end it without a log file.
 
@@ -104,7 +104,8 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # noqa: PTH110
     why = f"{there} is a file" if not there.is_dir() else f"no write permission in {there}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield SpecError(f"{wanted} cannot be created", found=why, remedy="use --set cluster.runs=FOLDER")
+        problem = "written to" if there == wanted and there.is_dir() else "created"
+        yield SpecError(f"{wanted} cannot be {problem}", found=why, remedy="use --set cluster.runs=FOLDER")
 
 
 def _partition(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all

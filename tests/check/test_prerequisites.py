@@ -121,6 +121,15 @@ def test_a_log_folder_that_cannot_be_created_is_found(project: Path) -> None:
     assert (finding.code, finding.found) == ("KIT603", f"{project / 'runs'} is a file")
 
 
+def test_a_log_folder_without_write_permission_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, runs = resolved("true", root=project), project / "runs" / "mine"
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    for problem, folder in (("created", project), ("written to", runs)):
+        (finding,) = (each for each in find_missing(job, project) if each.code == "KIT603")
+        assert (finding.what, finding.found) == (f"{runs} cannot be {problem}", f"no write permission in {folder}")
+        runs.mkdir(parents=True, exist_ok=True)
+
+
 def test_an_unreadable_log_folder_counts_as_missing(project: Path) -> None:
     """As that of another user; here by a name that is too long, which a test as root meets, too."""
     job = Job(name="x", command=("python", "-c", "1"))
