@@ -36,7 +36,7 @@ def resolved(
     [
         ("python", "train.py", "--x", "missing.py"),
         ("python", "-u", "jobs/other.py"),
-        ("python", "-m", "package.module"),
+        ("python", "-m", "json.tool"),
         ("python", "-c", "print()"),
         ("python", "-"),
         ("bash", "run.sh"),
@@ -99,6 +99,25 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     )
     assert [finding.severity for finding in find_missing(job, project)] == ["error"]
     assert [finding.severity for finding in find_missing(job, project, elsewhere=True)] == ["warning"]
+
+
+@pytest.mark.parametrize(("module", "missing"), [
+    ("mine.train", None), ("mine.sub", None), ("mine.sub.__main__", None), ("alone", None), ("plain.train", None),
+    ("dynamic.made", None), ("dynamic", None), ("torch.distributed.run", None), ("json.tool", None), ("pdb", None),
+    ("mine.nope", "mine.nope"), ("nope", "nope"), ("nope.train", "nope"), ("mine", "mine.__main__"),
+    ("mine.train.py", "mine.train.py"), ("mine/train.py", "mine/train"), ("plain.nope", "plain.nope"),
+    ("plain", "plain.__main__"), ("json.nope", "json.nope"),
+])  # fmt: skip
+def test_a_module_that_does_not_exist_is_refused(project: Path, module: str, missing: str | None) -> None:
+    for name in ("mine/__init__", "mine/train", "mine/sub/__init__", "mine/sub/__main__", "plain/train", "alone"):
+        (project / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (project / f"{name}.py").write_text("raise SystemExit('imported')")
+    (project / "dynamic").mkdir()
+    (project / "dynamic" / "__init__.py").write_text("import sys\nsys.modules['dynamic.made'] = sys\n")
+    found = [finding.what for finding in find_missing(resolved(sys.executable, "-m", module, root=project), project)]
+    assert found == ([f"no module {missing}"] if missing else [])
+    job = resolved(sys.executable, "-m", module, root=project, setup=("module load mine",))
+    assert find_missing(job, project) == []
 
 
 def test_setup_may_provide_a_program_or_change_the_folder(project: Path) -> None:
