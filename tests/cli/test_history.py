@@ -136,7 +136,8 @@ def test_changed_files_may_have_any_name(tmp_path: Path) -> None:
 
 def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit) -> None:
     assert run_job(kit) == 0
-    again = kit("resubmit", "1", "--set", "env.SECONDS_A_STEP=30")
+    # The new job goes on after the last step of the first.
+    again = kit("resubmit", "1", "--set", "env.STEPS=1000", "--set", "env.SECONDS_A_STEP=30")
     assert again.returncode == 0, again.stderr
     assert "job 1 has completed: the new job may find nothing left to do" in again.stderr
     refused = kit("resubmit", "2")
