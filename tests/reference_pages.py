@@ -74,6 +74,7 @@ EXIT_CODES = f"""# Exit codes
 | 1 | the command ran, and the answer is no: faults found, a failed job, no Slurm, a refusal by sbatch |
 | 2 | wrong use: an unknown key, option or file |
 | 130 | interrupted with Ctrl-C; a job that was being followed continues |
+| 141 | `logs -f` or `watch`, and the reader of the output (`head`) has closed the pipe before the end of the jobs |
 
 `hpc-kit submit --wait` and `hpc-kit logs -f` return the exit code of the job. [When a job fails](when-it-fails.md)
 lists these codes. `make` itself always ends with 2 when its command fails.

@@ -72,7 +72,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
 def _check_end(run: Run, index: RunIndex, client: SlurmClient, *, restarts: bool) -> None:
     """Refuse a job that still uses its checkpoints, and report a job that has completed."""
     # If Slurm refused a requeue, the batch script has submitted another job that continues the run.
-    job_id = read_history(run.folder).next_job or run.job_id
+    job_id = read_history(run.folder).latest_job(run.job_id)
     states = [line.state for line in list_jobs(JobSelection((job_id,)), index, client).lines]
     active = [state for state in states if not state.finished]
     if active and restarts:
