@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
-from hpc_kit.runs.why.places import hosts_of, place_of, same_host
+from hpc_kit.runs.why.places import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
@@ -92,7 +92,8 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     ranks = _ranks_alike(attempt, event) if rule.scope == "rank" else []
     values = _values_of(attempt, event)
     values["who"] = describe_rank(attempt, rank, host, ranks)
-    if len(hosts_of(attempt, ranks, {rank: host})) > 1:
+    # Several ranks have a common host only if they all are on it.
+    if len(ranks) > 1 and len(hosts_of(attempt, ranks, {rank: host})) != 1 and has_several_hosts(attempt):
         host = None
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
@@ -199,6 +200,7 @@ def _reports_of(attempt: Attempt, event: Event) -> list[Event]:
 def _error_of(event: Event) -> tuple[object, ...]:
     """Return what is the same in equal errors of several ranks: the message without numbers, and the line of code."""
     words = [re.sub(r"0x[0-9a-f]+|\d+", "", event.groups.get(name, "")) for name in ("exception", "message", "detail")]
+    words += [event.groups.get(name, "") for name in ("code", "signal")]
     is_generic = event.rule.weight < DIRECT and event.traceback is not None
     return (*words, event.traceback.own_frame if is_generic and event.traceback else None)
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
+from hpc_kit.runs.why.events import EXCEPTION, FATAL, KERNEL, LINE, SYSTEM, VICTIMS, WARNING, Event, TaskEnd
 from hpc_kit.runs.why.rules import DIRECT, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.states import JobState
@@ -28,6 +28,9 @@ LINES_OF_KILL = 100
 
 MAX_HOURS_BEFORE = 15.0
 """Hours by which a message of the kernel may be older than the job: clocks may differ by a time zone."""
+
+GOES_ON_AFTER = 60.0
+"""Seconds after an error in which another file may still contain progress that was under way."""
 
 YEAR = 366 * 86400.0
 
@@ -76,6 +79,8 @@ class Attempt:
         if len(single := self.named("mpi-many-rank-0")) == 1:
             self.events.remove(single[0])
         self.events += self._state_events()
+        self._find_outside_signals()
+        self._find_survived()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
         self.failed = self._has_failed()
@@ -131,6 +136,47 @@ class Attempt:
         # The log of the kernel contains no year.
         seconds = (self.evidence.began - line.time) % YEAR
         return seconds / 3600 if seconds < YEAR / 2 else 0.0
+
+    def _find_survived(self) -> None:
+        """Mark the errors after which another file shows progress of the rank, or of all ranks, by its times."""
+        ends = [(rank, last) for (_, rank), last in self.evidence.last.items() if last.time is not None]
+        for event in self.events:
+            time = event.line.time
+            if time is None or event.rule.kind == "end" or KERNEL.search(event.line.text) or event.rule.class_ in FATAL:
+                continue
+            own = [last for rank, last in ends if event.rank in {None, rank} and last.file != event.line.file]
+            event.is_survived |= bool(own) and all((last.time or 0) > time + GOES_ON_AFTER for last in own)
+
+    def has_no_order(self, event: Event) -> bool:
+        """Return whether only other files contain progress, so that it may have come after a line."""
+        others = self.evidence.with_progress
+        is_plain = event.strength in {LINE, WARNING} and event.rule.kind != "end"
+        return is_plain and bool(others) and event.line.file not in others
+
+    def _find_outside_signals(self) -> None:
+        """Add an event for each SIGTERM that ended a rank before Slurm or a launcher had a reason to send one."""
+        if self.of_kind("end"):
+            return
+        lost = {event.rank for event in self.of_class(*VICTIMS)}
+        stops = [event.line for event in self.named("step-cancelled") if "tasks" not in event.groups]
+        # A rank that lost another one may end first. torchrun lists the first failure first.
+        failed = [
+            end
+            for end in self.ends
+            if end.reporter == "torchrun" or (end.has_failed and not lost.issuperset(end.ranks or [None]))
+        ]
+        for index, end in enumerate(self.ends):
+            earlier = failed[: failed.index(end)] if end in failed else failed
+            before = [each.line for each in earlier if each.line.file == end.line.file]
+            if end.reporter != "torchrun":
+                before = [line for line in (*before, *stops) if _comes_before(line, end.line)]
+            others = lost.union(*(each.ranks for each in self.ends if not each.is_terminated)) - {None, *end.ranks}
+            is_alone = others or any(_comes_before(end.line, line) for line in stops) or end.reporter != "srun"
+            if end.is_terminated and is_alone and not before:
+                self.ends[index] = end._replace(is_from_outside=True)
+                rank = end.ranks[0] if end.ranks else None
+                rule = rule_named("terminated-from-outside")
+                self.events.append(Event(rule, {}, end.line, rank, end.host, end.attempt, len(self.events), SYSTEM))
 
     def _assign_processes(self) -> None:
         """Give the ranks of processes to the messages of the kernel that name a process."""
@@ -334,6 +380,10 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     return events, [
         end for end in evidence.ends if end.attempt == final or end.attempt == latest.get(end.line.file, end.attempt)
     ]
+
+
+def _comes_before(line: Line, other: Line) -> bool:
+    return line.file == other.file and line.number < other.number
 
 
 def explains(event: Event, other: Event) -> bool:

@@ -24,7 +24,7 @@ from hpc_kit.runs.why.events import (
     signal_text,
     specify_exit_code,
 )
-from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line
+from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
@@ -332,6 +332,7 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
+        self._find_silent_ranks()
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
         self._note_last_lines()
@@ -346,6 +347,29 @@ class _FileCollector:
         succeeded = any((attempt, line.file) == (self.attempt, self.log.name) for attempt, line in evidence.success)
         if succeeded or reader.count_progress() > self.progress_at_start:
             evidence.running[self.log.name] = self.attempt
+
+    def _find_silent_ranks(self) -> None:
+        """Take back the progress after an error whose rank prints none at the end of the file, but others do."""
+        events = [event for event in self.own if event.progress]
+        if not events:
+            return
+        last = [self._progress_of(number, text) for number, text in self.reader.last]
+        shapes = {shape for _, _, shape in last} & self.memory.counting
+        head = [self._progress_of(0, text) for text in read_head(self.log.path).decode(errors="replace").splitlines()]
+        printing = {rank for _, rank, shape in (*head, *last) if shape in shapes and rank is not None}
+        for event in events:
+            event.ranks_in_file = max(event.ranks_in_file, len(printing))
+            alive = {rank for number, rank, shape in last if number > event.line.number and shape in shapes}
+            silent = printing - alive
+            if event.rank is None and len(silent) == 1 and len(printing) > 1 and event.strength == EXCEPTION:
+                (event.rank,) = silent
+            if event.rank in silent and len(silent) * 2 <= len(printing):
+                event.progress = 0
+
+    def _progress_of(self, number: int, text: str) -> tuple[int, int | None, bytes]:
+        """Return the number, the rank and the shape of a line."""
+        line = parse_line(self.log, self.labels, number, text)
+        return number, line.rank, text.encode().translate(None, b"0123456789")
 
     def _note_last_lines(self) -> None:
         """Note the last line of each rank, and the last lines that report success.
@@ -362,7 +386,9 @@ class _FileCollector:
             line = parse_line(self.log, self.labels, number, text)
             # The last line of the program says more than the frames of C++ behind it.
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
-                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+                is_progress = line.time is not None and self._progress_of(number, text)[2] in self.memory.counting
+                time = line.time if is_progress else None
+                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name, time)
             if finished and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 

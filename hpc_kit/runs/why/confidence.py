@@ -55,6 +55,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
         or _never_began(event)
+        or attempt.has_no_order(event)
         or _may_have_gone_on_elsewhere(attempt, chain)
         or _has_rival(attempt, event, fatal)
     )

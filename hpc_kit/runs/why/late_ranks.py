@@ -51,7 +51,7 @@ _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
 
 def find_late(attempt: Attempt) -> list[Event]:
     """Return the rank for which the remaining ranks waited in a collective, as an event."""
-    waits = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING]
+    waits = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING and event.rule.weight > 5]
     if not waits:
         found = _find_stuck(attempt)
     else:
@@ -183,9 +183,11 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
         reporting = timed_out
     if timed_out and (found := _finished_early(attempt, reporting)):
         return found
-    reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     absent = find_ranks_without_log(attempt)
     known = evidence.ranks | {*absent, *range(evidence.world if evidence.world <= MAX_RANKS else 0)}
+    # srun also ends ranks that report nothing. If only one is silent, the remaining ranks lost that one.
+    if timed_out or len(known - reporting) > 1:
+        reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     silent = sorted(known - reporting)
     # With so many silent ranks, it is their logs that are missing.
     if not reporting or not silent or len(silent) * 2 > len(known):

@@ -59,9 +59,14 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
 
 def hosts_of(attempt: Attempt, ranks: Iterable[int], known: Mapping[int | None, str | None]) -> list[str]:
     """Return the hosts of ranks in their order, without domains; none if that of one rank is unknown."""
-    stated = [known.get(rank) or attempt.evidence.hosts.get(rank, "") for rank in ranks]
-    hosts = sorted({host.partition(".")[0] for host in stated}, key=natural_order)
+    found = [known.get(rank) or attempt.evidence.hosts.get(rank) or _host_by_block(attempt, rank) for rank in ranks]
+    hosts = sorted({host.partition(".")[0] if host else "" for host in found}, key=natural_order)
     return [] if "" in hosts else hosts
+
+
+def has_several_hosts(attempt: Attempt) -> bool:
+    """Return whether launchers, programs or listings name several hosts of the job."""
+    return len(_known_hosts(attempt)) > 1
 
 
 def same_host(one: str, other: str) -> bool:

@@ -25,6 +25,9 @@ LAST_LINES = 100
 LABEL_SAMPLE = 32
 """Lines in which the label of a launcher is looked for, at least."""
 
+STATES = 10
+"""States of a progress bar that count as one line of progress."""
+
 MAX_SHAPES = 200_000
 MANY_SHAPES = 20_000
 """Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
@@ -214,7 +217,7 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
 
     A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
     """
-    heads = {path: _read_head(path) for path in paths if len(paths) > 1}
+    heads = {path: read_head(path) for path in paths if len(paths) > 1}
     # A search in the logs of a thousand ranks takes longer than reading them: scripts and listings are short.
     texts = [head.decode(errors="replace") for head in heads.values() if len(head) < HEAD_BYTES or b"rray" in head]
     patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
@@ -245,7 +248,8 @@ def _file_pattern(word: str) -> re.Pattern[str]:
     return re.compile(rf"^{text}$")
 
 
-def _read_head(path: Path) -> bytes:
+def read_head(path: Path) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read."""
     try:
         with _open(path) as file:
             return file.read(HEAD_BYTES)
@@ -322,9 +326,10 @@ class LogReader:
         if seen is not None:
             lines = itertools.islice(self._shapes, self._counted, self._position)
             for line in lines:
-                # All states of a progress bar are one line, which counts once.
-                shapes = counting.intersection(line.split(b"\r")) if b"\r" in line else {line} & counting
-                self._progress += not seen.isdisjoint(shapes)
+                states = line.split(b"\r") if b"\r" in line else [line]
+                shapes = counting.intersection(states)
+                # A progress bar that is closed prints a few states more.
+                self._progress += (not seen.isdisjoint(shapes)) * (1 + len(states) // STATES)
                 seen |= shapes
             self._counted = self._position
         return self._progress
@@ -518,7 +523,7 @@ def detect_labels(path: Path) -> re.Pattern[str] | None:
 
     Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`.
     """
-    lines = [line for line in _read_head(path).decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in read_head(path).decode(errors="replace").splitlines() if line.strip()]
     lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
         labelled = sum(pattern.match(line) is not None for line in lines)
