@@ -894,7 +894,11 @@ def test_an_exception_after_which_the_program_goes_on_is_no_cause(tmp_path: Path
     assert (verdict.class_, verdict.rank) == ("uneven-inputs", 0)
 
 
-@pytest.mark.parametrize(("options", "class_"), [("", "python-exception"), ("set -e\n", "no-failure")])
+@pytest.mark.parametrize(
+    ("options", "class_"),
+    # The status of a pipe is that of tee.
+    [("", "python-exception"), ("set -e\n", "python-exception"), ("set -eo pipefail\n", "no-failure")],
+)
 def test_a_script_may_print_success_whatever_happened(tmp_path: Path, options: str, class_: str) -> None:
     script = f"#!/bin/bash\n{options}python train.py | tee run.log\necho training finished with code $?\n"
     log = STEPS + KEY_ERROR + "training finished with code 0\n"

@@ -59,6 +59,9 @@ _SIGNAL_RULES = {53: "log-folder", 9: "killed"}
 
 _DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
 
+_PIPE = re.compile(r"(?m)^[^#\n]*[^|\n]\|&? *(?:tee|ts|sed|grep|awk|cat|stdbuf)\b")
+"""The exit status of a pipe is that of its last command."""
+
 _CODE_RULES = {124: "command-timeout"}
 """Rules of exit codes of failed jobs that one program gives."""
 
@@ -100,9 +103,13 @@ class Attempt:
     def _separate_agents(self) -> None:
         """Remove the ranks of tasks that are agents of torchrun: it reported ranks, or a signal ended the task."""
         # srun prints task numbers: with torchrun, these are one number per node, and no ranks.
-        agents = [
-            end for end in self.ends if end.reporter == "srun" and (self.evidence.has_agents or end.signal is not None)
-        ]
+        tasks = [end for end in self.ends if end.reporter == "srun"]
+        is_node = max(self.evidence.ranks, default=0) > max((task for end in tasks for task in end.ranks), default=0)
+        agents = [end for end in tasks if self.evidence.has_agents or is_node or end.signal is not None]
+        if is_node:
+            for end in agents:
+                for task in end.ranks:
+                    self.evidence.hosts.pop(task, None)
         lines = {end.line for end in agents}
         self.ends = [end._replace(ranks=()) if end.line in lines else end for end in self.ends]
         for event in self.events:
@@ -247,16 +254,23 @@ class Attempt:
         # A number in the line mostly comes from a variable: compare the words before it with the script.
         words = re.escape(re.split(r"\d", line.body.strip())[0].strip() or line.body)
         printed = re.compile(rf"(?<!&& )\b(?:echo|printf)\b.*{words}")
-        scripts = [lines for lines in self.evidence.scripts.values() if any(map(printed.search, lines))]
-        # With `set -e`, the script reaches its own line of success only after success.
-        return not scripts or any(re.search(r"\bset -\w*e", "\n".join(lines)) for lines in scripts)
+        scripts = ["\n".join(lines) for lines in self.evidence.scripts.values() if any(map(printed.search, lines))]
+        # With `set -e`, the script reaches its own line of success only after success, unless a pipe hid a failure.
+        return not scripts or any(
+            re.search(r"\bset -\w*e", text) and ("pipefail" in text or not _PIPE.search(text)) for text in scripts
+        )
 
     def first(self, events: Iterable[Event]) -> Event | None:
         """Return the first culprit: by the launcher's report, by kind of error, by time, by place."""
         remaining = list(events)
         explained = {id(each) for each in remaining for other in remaining if explains(other, each)}
         remaining = [each for each in remaining if id(each) not in explained] or remaining
-        return min(remaining, key=self._order, default=None)
+        found = min(remaining, key=self._order, default=None)
+        if found is None or found.rank is not None or found.strength != LINE:
+            return found
+        # Of equal messages in different files, that of a rank says more than that of a command by hand.
+        same = [each for each in remaining if each.rule is found.rule and each.line.file != found.line.file]
+        return min((each for each in same if each.rank is not None), key=self._order, default=found)
 
     def _order(self, event: Event) -> tuple[float, ...]:
         place = self.place_in_report(event)
@@ -340,6 +354,9 @@ def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
     is_about_waiting = len(tables) > 1 and {row.state for row in listed} == {JobState.PENDING}
     if is_about_waiting and all(row.state is JobState.RUNNING for row in named):
         return listed
+    waiting = [row for row in listed if row.state is JobState.PENDING]
+    if not named and waiting and all(row in waiting or row.state is JobState.RUNNING for row in listed):
+        return waiting[:1]
     return named or listed
 
 

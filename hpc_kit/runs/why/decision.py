@@ -116,12 +116,14 @@ def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
     # The logs are those of the job before it: its failure is the answer.
     if job.state is JobState.PENDING and "Dependency" in job.reason:
         before = culprit or _weak_candidate(attempt)
-        return waiting_verdict(job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None)
+        return waiting_verdict(
+            attempt, job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None
+        )
     if culprit is None:
-        return None if attempt.failed else waiting_verdict(job)
+        return None if attempt.failed else waiting_verdict(attempt, job)
     if culprit.rule.kind != "end" or not (job.state is JobState.PENDING or culprit.rule.class_ == "requeued"):
         return None
-    verdict = waiting_verdict(job)
+    verdict = waiting_verdict(attempt, job)
     verdict.earlier = [f"attempt 1: {fill_template(culprit.rule.cause, culprit.groups)}"]
     return verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import ShapeMemory
@@ -166,6 +166,18 @@ _OUT_OF_INPUTS = re.compile(
 )
 
 
+@dataclass(slots=True)
+class NodeReports:
+    """What Slurm and the kernel say about nodes."""
+
+    no_answer: list[str] = field(default_factory=list)
+    """Words of Slurm's listings among which are the nodes that do not respond."""
+    reasons: list[tuple[str, str, Line]] = field(default_factory=list)
+    """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
+    largest: tuple[int, str] = (0, "")
+    """The pages of memory and the name of the largest process that the kernel listed."""
+
+
 class Evidence:
     """All that the files of a job say, in the order of reading."""
 
@@ -192,11 +204,12 @@ class Evidence:
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
+        self.out_of_inputs: dict[int, LastLine] = {}
+        """Lines of ranks that have finished their batches, and printed no progress after that."""
         self.hosts: dict[int, str] = {}
         self.node_lists: dict[tuple[str, int], set[str]] = {}
         """Lists of the nodes of the job that a program printed in an attempt in a file."""
-        self.no_answer: list[str] = []
-        """Words of Slurm's listings among which are the nodes that do not respond."""
+        self.nodes = NodeReports()
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False

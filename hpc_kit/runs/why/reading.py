@@ -306,12 +306,17 @@ class LogReader:
         self._progress_shapes: set[bytes] | None = None
         self._progress = 0
         self._shapes: list[bytes] = []
+        self._lines: list[bytes] = []
         self._position = 0
         self._counted = 0
 
     def mute(self, shape: bytes) -> None:
         """Skip further lines of a shape in this file."""
         self._muted.add(shape)
+
+    def line_before(self) -> str:
+        """Return the line before the current one, if it is in the same block."""
+        return clean_text(self._lines[self._position - 1]) if self._position else ""
 
     def freeze(self) -> None:
         """Count progress from here on: lines whose shapes were printed before."""
@@ -382,7 +387,7 @@ class LogReader:
         if len(self._memory.plain) > MANY_SHAPES:
             new = {shape for shape in new if has_trigger(shape.lower())}
         if new or self._wants_all():
-            lines = block.split(b"\n")
+            lines = self._lines = block.split(b"\n")
             for index in self._indices(shapes, new):
                 self._position = index
                 yield from self._segments(first + index + 1, lines[index], shapes[index])
