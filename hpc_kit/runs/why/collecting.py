@@ -418,6 +418,8 @@ class _FileCollector:
         end = "\n".join(text for _, text in last).lower()
         may_finish = any(word in end for word in _FINISHED_WORDS)
         shapes = Counter(_shape(text) for _, text in last) if may_finish else Counter[bytes]()
+        if not (may_finish or self.labels):
+            last = [entry for entry in last[:-1] if entry[1].startswith(("[", "("))] + last[-1:]
         for (_, before), (number, text) in pairwise([(0, ""), *last]):
             finished = may_finish and _FINISHED_RANK.search(text)
             if not (finished or self.labels or text.startswith(("[", "(")) or number == last[-1][0]):

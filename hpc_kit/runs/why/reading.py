@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import itertools
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -329,13 +330,14 @@ class LogReader:
         """Return the lines since `freeze` that repeat a shape of progress: the program went on."""
         seen, counting = self._progress_shapes, self._memory.counting
         if seen is not None:
-            lines = itertools.islice(self._shapes, self._counted, self._position)
-            for line in lines:
+            # Most lines of a block have the same few shapes.
+            for line, number in Counter(self._shapes[self._counted : self._position]).items():
                 states = line.split(b"\r") if b"\r" in line else [line]
-                shapes = counting.intersection(states)
-                # A progress bar that is closed prints a few states more.
-                self._progress += (not seen.isdisjoint(shapes)) * (1 + len(states) // STATES)
-                seen |= shapes
+                if shapes := counting.intersection(states):
+                    is_known = not seen.isdisjoint(shapes)
+                    # A progress bar that is closed prints a few states more.
+                    self._progress += (number - (not is_known)) * (1 + len(states) // STATES)
+                    seen |= shapes
             self._counted = self._position
         return self._progress
 
@@ -382,7 +384,9 @@ class LogReader:
         first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
         distinct = set(shapes)
-        new = distinct - self._memory.plain - self._muted
+        new = distinct - self._memory.plain
+        if self._muted:
+            new -= self._muted
         # A program whose lines never repeat would be read line by line: search for words first.
         if len(self._memory.plain) > MANY_SHAPES:
             new = {shape for shape in new if has_trigger(shape.lower())}
@@ -431,12 +435,9 @@ class LogReader:
         # Most logs are plain text: one test of the whole text is faster than one of each line.
         if not text.replace("\n", "").isprintable():
             lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
-        for number, line in zip(range(self.lines, 0, -1), reversed(lines), strict=False):
-            if line := line.rstrip():
-                self.last.append((number, line))
-            if len(self.last) == LAST_LINES:
-                break
-        self.last.reverse()
+        first = self.lines - len(lines) + 1
+        self.last = [(number, text) for number, line in enumerate(lines, first) if (text := line.rstrip())]
+        del self.last[:-LAST_LINES]
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -528,8 +529,8 @@ def detect_labels(path: Path) -> re.Pattern[str] | None:
 
     Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`.
     """
-    lines = [line for line in read_head(path).decode(errors="replace").splitlines() if line.strip()]
-    lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
+    head = [line for line in read_head(path).splitlines() if line.strip()]
+    lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
         labelled = sum(pattern.match(line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):
