@@ -173,13 +173,15 @@ class Attempt:
             if end.reporter == "torchrun" or (end.has_failed and not lost.issuperset(end.ranks or [None]))
         ]
         for index, end in enumerate(self.ends):
-            earlier = failed[: failed.index(end)] if end in failed else failed
-            before = [each.line for each in earlier if each.line.file == end.line.file]
-            if end.reporter != "torchrun":
-                before = [line for line in (*before, *stops) if _comes_before(line, end.line)]
+            # A rank that fails by itself may end the remaining ones, and srun may report its end later.
+            rivals = [each for each in failed if each is not end and each.line.file == end.line.file]
+            if end.reporter == "torchrun":
+                rivals = [each for each in rivals if failed.index(each) < failed.index(end)]
+            elif any(_comes_before(line, end.line) for line in stops):
+                continue
             others = lost.union(*(each.ranks for each in self.ends if not each.is_terminated)) - {None, *end.ranks}
             is_alone = others or any(_comes_before(end.line, line) for line in stops) or end.reporter != "srun"
-            if end.is_terminated and is_alone and not before:
+            if end.is_terminated and is_alone and not rivals:
                 self.ends[index] = end._replace(is_from_outside=True)
                 rank = end.ranks[0] if end.ranks else None
                 rule = rule_named("terminated-from-outside")
