@@ -86,7 +86,7 @@ BAD = [
         "for s in 1 2; do srun --exact -n1 -c4 python t.py $s & pids+=($!); done\n",
         4,
         W,
-        "one after another",
+        "has all memory of --mem, if the cluster allocates memory",
     ),
     Bad(
         "KIT415",
@@ -467,6 +467,8 @@ BAD = [
     Bad("KIT125", HEAD + "source v/bin/activate\ndeactivate\npython t.py\n", 3, W, "takes back source"),
     Bad("KIT125", HEAD + "module load cuda | tee log\npython t.py\n", 2, W, "runs in a subshell"),
     Bad("KIT125", HEAD + "python t.py\nmodule load cuda\n", 3, W, "line 2 runs before this"),
+    Bad("KIT125", HEAD + "module -q load cuda | tee log\npython t.py\n", 2, W, "effect of module load:"),
+    Bad("KIT125", HEAD + "ml -q cuda/12.4\nml purge\npython t.py\n", 3, W, "takes back ml cuda/12.4 of line 2"),
     Bad(
         "KIT210",
         ONE_A_NODE + "srun composer -n 8 --world_size 4 --node_rank 0 t.py\n",
@@ -1208,7 +1210,9 @@ BAD = [
         W,
         "does not see $HOME/t.py",
     ),
-    Bad("KIT401", HEAD + "srun python t.py\nsbatch eval.sh\n", 2, E, "the status of 'sbatch'"),
+    Bad("KIT401", HEAD + "srun python t.py\nsbatch eval.sh\n", 2, W, "the status of 'sbatch'"),
+    Bad("KIT401", HEAD + "srun python t.py\nsbatch -d afterok:$SLURM_JOB_ID e.sh\n", 2, E, "the status of 'sbatch'"),
+    Bad("KIT401", HEAD + "srun python t.py\ntouch runs/.done\n", 2, E, "the status of 'touch'"),
     Bad("KIT403", HEAD + "srun python t.py | tee log\nrc=$?\nexit $rc\n", 2, E, "the status of tee"),
     Bad("KIT123", HEAD + "#SBATCH --gpus=1 --mem=64\n./run.sh\n", 2, W, "--mem=64 is 64 MiB"),
     Bad("KIT140", HEAD + "#SBATCH -C a100&h100|v100\n", 2, E, "a100 and h100"),

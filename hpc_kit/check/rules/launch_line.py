@@ -20,8 +20,11 @@ from hpc_kit.spec.shell_code import CONTAINERS
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RUNS = frozenset({"exec", "run", "start"})
-_STARTS_OTHERS = re.compile(r"(?i)launch|driver|orchestrat|dispatch|submit|workflow|parsl|schedule(?!r_)|controller")
-"""Names of Python programs that may call srun themselves."""
+_STARTS_OTHERS = frozenset({
+    "controller", "dispatch", "dispatcher", "driver", "launch", "launcher", "orchestrate", "orchestrator", "parsl",
+    "submit", "submitter", "workflow",
+})  # fmt: skip
+"""Words in the names of Python programs that may call srun themselves."""
 _RANKS = re.compile(
     r"(\w+_)?(RANK|PROCESS_(ID|INDEX)|PROC_?ID|NODE_?ID|NODE_INDEX|MACHINE_ID|LOCAL_?ID|WORKER_ID)\Z"
     r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES\Z"
@@ -127,8 +130,8 @@ def _is_unknown(program: LaunchStage) -> bool:
         return (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(program.texts[1:])
     known = program.kind not in {"program", "shell"} or program.name in HELPER_PROGRAMS
     file = program.option("file", "module")
-    starts_others = file is not None and _STARTS_OTHERS.search(PurePath(file.text).name) is not None
-    return program.name in _OTHER_WAYS or not known or starts_others
+    words = re.split(r"[^a-z]+", PurePath(file.text).name.lower()) if file is not None else []
+    return program.name in _OTHER_WAYS or not known or not _STARTS_OTHERS.isdisjoint(words)
 
 
 @rule("KIT203")

@@ -21,11 +21,23 @@ from hpc_kit.slurm.job_variables import JOB_VARIABLES
 _MODULES = frozenset({"ml", "module"})
 
 
+_LOADS = frozenset({"add", "load", "restore", "swap", "switch", "try-load", "use"})
+_LOADS_NOTHING = re.compile(
+    r"\Z|-|av|del|describe|disable|help|is-|key|list|ls\Z|overview|purge|reset|rm\Z|save|show|spider|tablelist|un|whatis"
+)
+"""Further words behind `ml`, which loads any other word as a module."""
+
+
+def _verb(step: TracedCommand) -> str:
+    """Return the first word of a command that is no option: `load` in `module -q load cuda`."""
+    return next((text for text in step.texts[1:] if not text.startswith("-")), "")
+
+
 def sets_up(step: TracedCommand) -> bool:
     """Tell whether a command sets up the environment of the shell: a module, conda, or a virtual environment."""
-    second = next((text for text in step.texts[1:] if not text.startswith("-")), "")
+    second = _verb(step)
     if step.name in _MODULES:
-        return second in {"load", "add", "swap", "use"} or (step.name == "ml" and second.isidentifier())
+        return second in _LOADS or (step.name == "ml" and not _LOADS_NOTHING.match(second))
     if step.name in {"source", "."}:
         return bool(re.search(r"activate|env|setup|conda", second))
     return step.name in {"conda", "mamba", "micromamba"} and second == "activate"
@@ -52,12 +64,12 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
         training = [script.launch_lines[-1]]
     for step in filter(sets_up, script.batch_commands):
         if (launch := _outside(script, step, training)) is not None:
-            what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
+            what = f"the parentheses end the effect of {step.name} {_verb(step)}: line {launch.line} does not get it"
             lines = (launch.line, *(each.line for each in step.compounds if each.kind == "subshell"))
             yield Problem(step, what, "remove the parentheses, or put the training inside", lines)
             break
         if len(step.position.pipeline.commands) > 1 and training:
-            what = f"the pipe ends the effect of {step.name} {step.texts[1]}: each part of a pipe runs in a subshell"
+            what = f"the pipe ends the effect of {step.name} {_verb(step)}: each part of a pipe runs in a subshell"
             yield Problem(step, what, "remove the pipe", (training[-1].line,))
             break
     for launch in script.launch_lines:
@@ -109,14 +121,14 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
         before = loaded.get(of_modules)
         if before is not None and _takes_back(step, before):
             undone[of_modules] = step, before
-        elif sets_up(step) or (of_modules and "restore" in step.texts[1:2]):
+        elif sets_up(step):
             loaded[of_modules] = step
             # Loaded again: the earlier purge was a clean start.
             undone.pop(of_modules, None)
     for step, before in undone.values():
         after = next((launch for launch in training if script.is_before(step, launch.command)), None)
         if after is not None and (step.position.block is before.position.block or not step.is_conditional):
-            what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
+            what = f"this takes back {before.name} {_verb(before)} of line {before.line}"
             remedy = f"move it above line {before.line}, or behind the training"
             yield Problem(step, what, remedy, (before.line, after.line))
 
