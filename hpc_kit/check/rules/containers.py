@@ -46,6 +46,16 @@ class Container(NamedTuple):
         parts = [bind.split(":") for bind in binds]
         return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
 
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The folders of the host that the container sees under another name, with that name."""
+        binds = (bind.split(":") for text in self.binds for bind in text.split(","))
+        pairs = {part[0].rstrip("/"): part[1].rstrip("/") for part in binds if len(part) > 1}
+        # docker's --mount type=bind,source=/raid,target=/data
+        mount = re.compile(r"\b(?:source|src)=([^,]+).*?\b(?:target|dst|destination)=([^,]+)")
+        pairs |= {match[1]: match[2] for text in self.binds for match in mount.finditer(text)}
+        return {source: name for source, name in pairs.items() if re.match(r"[/$]\w", source)}
+
 
 def container_of(launch: LaunchLine) -> Container | None:
     """Return the container in which the program of a launch line runs."""
@@ -188,7 +198,7 @@ def _may_have_options(launch: LaunchLine, container: Container) -> bool:
 
 def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) -> Iterator[Problem]:
     """Find the first path of the host in the arguments of the program that the container does not see."""
-    own = _made_outside(script) if container.is_isolated else ()
+    own = [*(_made_outside(script) if container.is_isolated else ()), *container.renamed]
     home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
     hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
     for word in launch.program.words:
@@ -197,8 +207,20 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
         outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
         if not outside or (home and re.match(r"/(home|users)/", path)):
             continue
+        if not container.is_isolated and _USUAL_FOLDER.match(path):
+            continue
         if not any(path == each or path.startswith(each + "/") for each in container.destinations):
             what = f"the container does not see {path}"
+            name = next(
+                (name for folder, name in container.renamed.items() if f"{path}/".startswith(f"{folder}/")), None
+            )
+            if name is not None:
+                written = (
+                    each for each in reversed(launch.inner_command.syntax.words) if path in script.resolve(each.raw)
+                )
+                place = next(written, word)
+                yield Problem(place, f"{what}: there, its name is {name}", f"write {name}", (word.line, launch.line))
+                break
             option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
             given = [each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))]
             yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))

@@ -15,7 +15,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.slurm.sizes import JobSize, parse_count, read_gpu_counts, size_of_step
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, parse_count, read_gpu_counts, size_of_step
 
 _PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
 """Builtins that are also programs."""
@@ -241,14 +241,14 @@ def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
 def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     """Two steps at the same time need the same resources.
 
-    A step takes all resources of the job on its nodes, unless its line says less. The next step waits for it ("Step
-    creation temporarily disabled, retrying"). Steps in the background then run one after another; behind a server or
-    monitor, the training never starts (an error). If the cluster allocates memory (CR_Core_Memory, as most do), a step
-    without an option for memory also takes all memory of --mem.
+    A step takes all resources of the job on its nodes, unless its line says less: all GPUs without an option for GPUs.
+    The next step waits for it ("Step creation temporarily disabled, retrying"). Steps in the background then run one
+    after another; behind a server or monitor, the training never starts (an error). If the cluster allocates memory
+    (CR_Core_Memory, as most do), a step without an option for memory also takes all memory of --mem.
 
     Fix: `srun --overlap ...` for a monitor; `srun --exact -n 1 -c 8 --gpus=1 --mem=30G ... &` for steps that share a
     node; `-w HOST` for one step on each node.
-    Documented: srun(1), --exact and --overlap; Slurm release notes 20.11; slurm.conf(5), SelectTypeParameters.
+    Documented: srun(1), --exact, --overlap and --gres; Slurm release notes 20.11; slurm.conf(5), SelectTypeParameters.
     """
     job = script.size
     if script.is_heterogeneous or job.nodes is None:
@@ -306,8 +306,10 @@ class _Claim(NamedTuple):
         # Slurm allocates both threads of a core.
         each = (job.cpus_per_task or 1) + (job.cpus_per_task or 1) % 2
         cpus, gpus = (job.ntasks or 0) * each, (job.gpus_per_node or 0) * (job.nodes or 0)
-        if 0 < cpus < self.cpus + other.cpus or 0 < gpus < self.gpus + other.gpus:
+        if 0 < cpus < self.cpus + other.cpus:
             return all_of_node
+        if 0 < gpus < self.gpus + other.gpus:
+            return "all GPUs of the job" if self.gpus == gpus else all_of_node
         return _MEMORY if on_one_node and (self.whole_memory or other.whole_memory) else ""
 
 
@@ -316,8 +318,10 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
         return None
     options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
-    gpus = read_gpu_counts(options)
-    given = gpus.per_node is not None or gpus.per_task or gpus.total
+    gpus, nodes = read_gpu_counts(options), size.nodes or script.size.nodes or 1
+    given = bool(options.keys() & {"gres", *GPU_COUNT_OPTIONS})
+    # A step without an option inherits all GPUs that the job has on its nodes.
+    taken = gpus.in_job(nodes, size.ntasks) if given else nodes * (script.size.gpus_per_node or 0)
     # A step inherits --mem, which is all memory of the job on the node.
     own_memory = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"} or script.options.get("mem", "0") == "0"
     # -c implies --exact.
@@ -325,8 +329,7 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     ntasks = (size.ntasks or 1) if size.is_stated else 1
     cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
-    nodes = size.nodes or script.size.nodes or 1
-    return _Claim(nodes, exact, not own_memory, cpus, (gpus.in_job(nodes, size.ntasks) or 0) if given else 0)
+    return _Claim(nodes, exact, not own_memory, cpus, taken or 0)
 
 
 def never_ends(launch: LaunchLine) -> bool:
