@@ -503,6 +503,13 @@ BAD = [
         E,
         "has all GPUs of the job: it never ends",
     ),
+    Bad(
+        "KIT504",
+        HEAD + "#SBATCH --container-image=/a.sqsh\nexport A=$(scontrol show hostnames)\nsrun python t.py\n",
+        3,
+        W,
+        "runs in the container of line 2",
+    ),
     Bad("KIT125", HEAD + "module -q load cuda | tee log\npython t.py\n", 2, W, "effect of module load:"),
     Bad("KIT125", HEAD + "ml -q cuda/12.4\nml purge\npython t.py\n", 3, W, "takes back ml cuda/12.4 of line 2"),
     Bad(
@@ -1811,6 +1818,8 @@ GOOD = [
     ("KIT138", HEAD + "n=0\nls | while read f; do n=$((n + 1)); python t.py $n; done\nn=5\necho $n\n"),
     ("KIT129", HEAD + "srun python t.py | tee log\nexit ${PIPESTATUS[0]}\n"),
     ("KIT129", HEAD + 'MODE=full\npython t.py "$MODEL_MODE"\n'),
+    ("KIT504", HEAD + "#SBATCH --container-image=/a.sqsh\npython t.py\n"),
+    ("KIT415", HEAD + "#SBATCH --requeue --open-mode=append\ntorchrun -m qwen.predict --split test\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n > $n.txt; python p.py $n.txt; done\npython t.py a.txt\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n > cfg; python p.py cfg; done\npython t.py cfg\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n >> cfg; done\npython t.py cfg\n"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from hpc_kit.check.bash_syntax import Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -104,12 +105,21 @@ def missing_in_container(script: BatchScript) -> Iterator[Problem]:
     """A command in a container exists on the host only.
 
     Images contain neither srun, scontrol and sbatch nor their configuration and munge, and `module` is a function of
-    the shell outside. In the container the command is "not found", and `$(scontrol show hostnames ...)` is empty.
+    the shell outside. In the container the command is "not found", and `$(scontrol show hostnames ...)` is empty. With
+    `#SBATCH --container-image`, the batch script itself runs in the container.
 
     Fix: start the container with srun, rather than srun in the container. Run scontrol in the batch script, and export
     the result. Load modules before the container, or build them into the image.
-    Documented: apptainer.org/docs, "Apptainer and MPI applications"; github.com/NVIDIA/pyxis.
+    Documented: apptainer.org/docs, "Apptainer and MPI applications"; github.com/NVIDIA/pyxis, and its issues 31 and 55.
     """
+    given = [line for line in script.directives.lines if "--container-" in line.text]
+    image = next((line.line for line in given if "--container-image" in line.text), None)
+    if image is not None and not any(re.search(r"slurm|/usr/bin|/usr\b", line.text) for line in given):
+        for step in script.batch_commands:
+            if step.name in _OUTSIDE or any(_calls_outside(part) for part in step.syntax.parts):
+                what = f"the batch script runs in the container of line {image}, which has no commands of Slurm"
+                yield Problem(step, what, "write srun --container-image=... instead of #SBATCH", (image,))
+                break
     for launch in script.launch_lines:
         container = container_of(launch)
         # Such a mount brings the commands of the host along.
@@ -138,12 +148,15 @@ def _outside_program(
         if step.name in _OUTSIDE:
             return step, step.name
         for part in step.syntax.parts:
-            # What is not in the file has been expanded by the batch shell.
-            unexpanded = part.kind == "command" and part.origin.exact
-            match = _CALLS_OUTSIDE.match(part.text) if unexpanded else None
+            match = _calls_outside(part)
             if match is not None:
                 return step, match[1]
     return None
+
+
+def _calls_outside(part: Part) -> re.Match[str] | None:
+    """Return the command of Slurm in a `$(...)`. What is not in the file has been expanded by the batch shell."""
+    return _CALLS_OUTSIDE.match(part.text) if part.kind == "command" and part.origin.exact else None
 
 
 _HOST_PATH = re.compile(

@@ -140,6 +140,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
 
 
+_NO_TRAINING = re.compile(r"(?i)(?<![a-z])(predict|infer|eval|score|generat|export|preproc|convert|extract|collect)")
+
+
 def _mentions_no_resume(script: BatchScript) -> bool:
     """Tell whether nothing in a script for Python programs speaks of a checkpoint or a resume."""
     directives = {each.line for each in script.directive_options}
@@ -147,6 +150,10 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
+    files = [launch.program.option("file", "module") for launch in script.training]
+    names = [re.split(r"[/.]", file.text.removesuffix(".py"))[-1] if file is not None else "" for file in files]
+    # The second start of another program than a training mostly has nothing to resume.
+    known = known and not all(map(_NO_TRAINING.search, names))
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
