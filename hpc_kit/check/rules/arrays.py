@@ -303,7 +303,13 @@ def unused_index(script: BatchScript) -> Iterator[Problem]:
     array, directive = _array_of(script), script.directive("array")
     if array is None or directive is None or array.at_once == 1 or script.sources_files:
         return
-    texts = [*script.code.split("\n"), *(each.value for each in script.directive_options if each.name == "export")]
+    # A message in the log with the index changes nothing.
+    printing = (
+        step for step in script.commands if step.name in {"echo", "printf", "logger"} and "-v" not in step.texts
+    )
+    messages = {step.line for step in printing}
+    code = [line for number, line in script.code_lines if number not in messages or re.search(r"[>|;&`]|\$\(", line)]
+    texts = [*code, *(each.value for each in script.directive_options if each.name == "export")]
     training = script.training
     if not training or any("SLURM_ARRAY" in text or "%a" in text for text in texts):
         return

@@ -472,7 +472,7 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
                 names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
                 line = next((messages[name] for name in names if name in messages), None)
                 if line is not None or (dependency.endswith(("$(sbatch", "`sbatch")) and not _PARSED.search(code)):
-                    what = "the dependency is the text 'Submitted batch job ...', not a job id"
+                    what = "the dependency is text of the message 'Submitted batch job ...', not a job id"
                     yield Problem(step, what, "write sbatch --parsable", (line,))
                     return
         for each in step.written_assignments:
@@ -494,7 +494,9 @@ def _is_message(script: BatchScript, code: str) -> bool:
     body = script.functions.get(code.split(None, 1)[0], []) if "|" not in code and code.strip() else []
     if body and body[-1].name == "sbatch" and len(body[-1].position.pipeline.commands) == 1:
         return all("--parsable" not in each.texts for each in body) and "--parsable" not in code
-    return re.match(r"\s*sbatch\s[^|]*\Z", code) is not None and "--parsable" not in code
+    # The id is the fourth word.
+    other_word = r"\|\s*(cut\s.*-f\s*(?!4\b)\d+|awk\s+[\"']\{\s*print \$(?!4\b)\d+\s*\}[\"'])\s*"
+    return re.match(rf"\s*sbatch\s[^|]*({other_word})?\Z", code) is not None and "--parsable" not in code
 
 
 @rule("KIT426", "warning")

@@ -295,6 +295,13 @@ _SLOW_SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
     "NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
 }
+_DEBUG_OPTIONS = {
+    "fast-dev-run": (r"(?!false\Z|0\Z)[^$]*", "ends the training after one batch"),
+    "overfit-batches": (r"(?!0(?:\.0*)?\Z)[\d.]+", "trains on a few batches alone"),
+    "detect-anomaly": (r"(?!false\Z|0\Z|none\Z|null\Z)[^$]*", "checks every gradient, which takes long"),
+    "limit-train-batches": (r"1?\d", "ends each epoch after a few batches"),
+}
+"""Options of trainers, each with a pattern for the values that are meant for debugging."""
 _DEBUGGING_TIME = 3600
 """Seconds. A shorter job is for debugging."""
 _DEBUGGERS = frozenset({"pdb", "ipdb", "debugpy", "pudb"})
@@ -305,9 +312,10 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     """A setting for debugging that slows training down, or keeps it from training.
 
     CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
-    collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch. A
-    debugger waits for input that a batch job does not have (an error). The rule ignores settings with a comment that
-    gives the reason, settings in a branch, and jobs of at most an hour.
+    collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch;
+    overfit_batches, detect_anomaly and a few limit_train_batches are for debugging, too. A debugger waits for input
+    that a batch job does not have (an error). The rule ignores settings with a comment that gives the reason, settings
+    in a branch, and jobs of at most an hour.
 
     Fix: remove the line when the fault is found.
     Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
@@ -322,9 +330,11 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             what, edits = f"{each.name}={each.value.text} {effect}", removal(script, each)
             yield Problem(each.value, what, remedy, edits=edits)
     for launch in script.training:
-        fast, module = launch.argument("fast-dev-run"), launch.program.option("module")
-        if fast is not None and fast.text.lower() not in {"false", "0"} and fast.is_known:
-            yield Problem(fast, "fast_dev_run ends the training after one batch", remedy, (launch.line,))
+        module = launch.program.option("module")
+        for name, (value, effect) in _DEBUG_OPTIONS.items():
+            text = launch.argument(name) if not brief or name == "fast-dev-run" else None
+            if text is not None and re.fullmatch(value, text.text, re.IGNORECASE):
+                yield Problem(text, f"{name.replace('-', '_')} {effect}", remedy, (launch.line,))
         waits = "--wait-for-client" in launch.program.texts
         if module is not None and module.text in _DEBUGGERS and (waits or module.text != "debugpy"):
             what = f"{module.text} waits for a person: the job does nothing until its time limit"

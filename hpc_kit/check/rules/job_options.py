@@ -640,9 +640,15 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
     least = 1000 if script.size.has_gpus else 200
     for each in script.directive_options if script.training or script.size.has_gpus else ():
         bound = 200 if each.name == "mem-per-cpu" else least
-        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and (parse_count(each.value) or bound) < bound:
-            what = f"--{each.name}={each.value} is {each.value} MiB"
-            yield Problem(each, what, f"write --{each.name}={each.value}G")
+        if each.name not in {"mem", "mem-per-cpu", "mem-per-gpu"} or not (amount := _memory(each.value)):
+            continue
+        gpus = (script.size.gpus_per_node or 1) if each.name == "mem" else 1
+        if amount < bound:
+            what = f"--{each.name}={each.value} is {amount} MiB"
+            yield Problem(each, what, f"write --{each.name}={each.value.rstrip('MKmk')}G")
+        elif amount < bound * gpus:
+            what = f"--mem={each.value} is {amount // gpus} MiB for the process of each GPU"
+            yield Problem(each, what, "write the memory of the whole node", (script.line_of_gpus,))
     if not script.is_heterogeneous:
         yield from _beyond_every_node(script)
 
