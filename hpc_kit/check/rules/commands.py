@@ -145,8 +145,8 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
     """A command for a terminal, in a batch job.
 
     salloc asks for a second allocation and waits in the queue, while this job holds its nodes (an error). `srun --pty`
-    needs a terminal, which a batch job does not have: its shell reads an empty input and ends. `docker run -it` ends
-    with "the input device is not a TTY" (an error).
+    needs a terminal, which a batch job does not have: its shell reads an empty input and ends. `read -p` gets no
+    answer. `docker run -it` ends with "the input device is not a TTY" (an error).
 
     Fix: srun without salloc, in the job itself; for a shell on the node, `srun --pty bash` or `salloc` on the login
     node.
@@ -154,6 +154,11 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.directives.lines:
         return
+    for step in script.batch_commands:
+        asks = step.name == "read" and re.search(r" -\w*p\b", " ".join(step.texts)) is not None
+        given = step.position.pipeline_index or step.stdin is not None or "<" in script.lines[step.line - 1]
+        if asks and not given and not step.is_conditional:
+            yield Problem(step, "nobody answers in a batch job: the variable stays empty", "read it from an option")
     for launch in script.launch_lines:
         srun, first = launch.stage("srun"), launch.stages[0]
         if first.name == "salloc":

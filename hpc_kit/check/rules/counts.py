@@ -147,6 +147,17 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     (launch,) = training
     size, agent = script.size_of(launch), launch.agent
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
+    told = launch.argument("gpus", "devices", "num-gpus", "n-gpus", "ngpus") if agent is None else None
+    if (
+        told is not None
+        and gpus
+        and size.tasks_per_node == 1
+        and 0 < (told.number or 0) < gpus
+        and not told.has_default
+    ):
+        what = f"the program is told to use {told.text} of the {gpus} GPUs of the node: the rest is idle"
+        yield Problem(told, what, "request fewer GPUs", (script.line_of_gpus, launch.line), certain=False)
+        return
     if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
     # Each of several tasks sees the GPUs of its own.

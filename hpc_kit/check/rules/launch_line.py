@@ -513,15 +513,18 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
 
 @rule("KIT137")
 def redirected_test(script: BatchScript) -> Iterator[Problem]:
-    """A `>` or `<` in `[ ]` is a redirection.
+    """A test in `[ ]` that tests nothing: a `>` or `<` is a redirection, and `[` needs a space.
 
     `[ $N > 0 ]` compares nothing: it writes an empty file called 0, and is true for any text. `[ $N < 10 ]` reads a
-    file called 10, and fails without it.
+    file called 10, and fails without it. `["$N" -gt 0]` is the name of a command that does not exist: the condition is
+    always false.
 
     Fix: `[ "$N" -gt 0 ]`, `[ "$N" -lt 10 ]`, or `(( N > 0 ))`.
     Documented: bash(1), test and CONDITIONAL EXPRESSIONS.
     """
     for step in script.commands:
+        if re.match(r"\[[\w\"'$-]", step.syntax.words[0].raw if step.syntax.words else ""):
+            yield Problem(step, "[ needs a space: this is the name of a command that does not exist", "write [ ... ]")
         # The parser has taken the redirection out of the words: its text is in the line alone.
         if step.name not in {"[", "test"} or step.syntax.words[0].line != step.syntax.words[-1].line:
             continue

@@ -353,11 +353,19 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
         options = re.findall(r"(?<!\S)--?([a-z0-9=-]+)", match[1]) if match is not None else []
         letters = "".join(text.replace("sort=time", "t").replace("reverse", "r") for text in options)
         oldest = match is not None and "t" in letters and (match[2] == "tail") != ("r" in letters)
-        if match and oldest and _MEANS_NEWEST.search(line[: match.start()]):
+        if match and oldest and (_MEANS_NEWEST.search(line[: match.start()]) or _is_loaded(script, line)):
             shown, other = " ".join(f"-{text}" for text in options), "head" if match[2] == "tail" else "tail"
             what = f"ls {shown} | {match[2]} is the oldest file"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
+
+
+def _is_loaded(script: BatchScript, line: str) -> bool:
+    """Tell whether an option that loads a checkpoint gets the variable that a line sets."""
+    name = re.match(r"\s*(?:export\s+)?(\w+)=", line)
+    return (
+        name is not None and re.search(rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b", script.code) is not None
+    )
 
 
 def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
