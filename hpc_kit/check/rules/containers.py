@@ -298,7 +298,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU. Then
     torch.cuda.is_available() is False, and the training runs on the CPU or stops. Some sites make it the default, often
     with images that a module names: the rule ignores images in a variable that the script does not set, and images
-    with ROCm in their name, which need only the devices of the host.
+    with ROCm in their name, which need only the devices of the host, and scripts for AMD's GPUs.
 
     docker and podman need --gpus or --device.
 
@@ -323,6 +323,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         texts, image = container.stage.texts, container.image
         unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
         opaque = any(map(unsure.match, (*container.options, *texts[image : image + 1])))
+        opaque = opaque or re.search(r"(?i)rocm|\bROCR_|\bHIP_|miopen|\blumi\b|gfx9", script.code) is not None
         known = launch.program.kind in {"python", "program"} and launch.program is not container.stage
         # Where another line has the option, a preparation without it is meant to run on CPUs.
         meant = given and launch.agent is None and not launch.is_named_training

@@ -42,7 +42,9 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
         if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
             continue
-        if script.has_reason(each.line, named=True):
+        # KIT204 reports a rank that the batch shell expands.
+        early = not each.in_task and re.search("SLURM_(PROC|LOCAL|NODE)ID", text) is not None
+        if early or script.has_reason(each.line, named=True):
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         # A task that is bound to one GPU sees it as number 0, whatever its local id.

@@ -288,6 +288,7 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
 
 _SLOW_SETTINGS = {
     "CUDA_LAUNCH_BLOCKING": ("1", "waits for each kernel"),
+    "HIP_LAUNCH_BLOCKING": ("1", "waits for each kernel"),
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "checks every collective on all ranks"),
     "NCCL_DEBUG": ("TRACE", "prints a line for every call of NCCL"),
     "NCCL_DEBUG_SUBSYS": ("ALL", "prints every part of NCCL"),

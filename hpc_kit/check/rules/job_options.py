@@ -161,7 +161,7 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, f"the shell runs {step.name} as a command", f"write {MARK} at the top")
 
 
-@rule("KIT105")
+@rule("KIT105", "warning")
 def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
     """An unquoted `#` cuts a value short.
 
@@ -174,12 +174,10 @@ def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
     for directive in script.directives.lines:
         cut = _cut_at(directive.text)
         if cut is not None:
-            # `--time=60# one hour` loses nothing but looks.
-            loses = not directive.text[cut + 1 : cut + 2].isspace() and cut + 1 < len(directive.text)
             kept = directive.text[:cut].split()[-1]
             what = f"the unquoted # cuts the value: Slurm reads {kept}"
             remedy = f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment'
-            yield Problem(Origin(directive.line, cut + 1), what, remedy, certain=loses)
+            yield Problem(Origin(directive.line, cut + 1), what, remedy)
 
 
 def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
@@ -467,7 +465,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
 
     The partition only selects the nodes. Slurm gives a job the GPUs that it asks for, and hides the others: without
     --gpus, --gpus-per-node or --gres, torch.cuda.is_available() is False. The rule goes by the name of the partition
-    and by `--device cuda`, and ignores jobs that take whole nodes.
+    and by `--device cuda` or `--use-cuda`, and ignores jobs that take whole nodes.
 
     Fix: `#SBATCH --gpus-per-node=1`.
     Documented: slurm.schedmd.com/gres.html.
@@ -500,7 +498,9 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(opens, what, remedy, (launch.line,))
             return
         device = launch.argument("device", "accelerator")
-        if device is not None and re.match(r"(cuda|gpu)\b", device.text):
+        flags = (word for word in launch.program.words if re.fullmatch(r"--((use|enable)[-_])?(cuda|gpu)", word.text))
+        device = device if device is not None and re.match(r"(cuda|gpu)\b", device.text) else next(flags, None)
+        if device is not None:
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 
 

@@ -119,8 +119,11 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             continue
         of_modules = step.name in _MODULES
         before = loaded.get(of_modules)
+        # `module unload` after `source activate` removes on purpose what only the activation needed.
+        needed = loaded.get(False) if of_modules and _verb(step) not in {"purge", "reset"} else None
         if before is not None and _takes_back(step, before):
-            undone[of_modules] = step, before
+            if needed is None or not script.is_before(before, needed):
+                undone[of_modules] = step, before
         elif sets_up(step):
             loaded[of_modules] = step
             # Loaded again: the earlier purge was a clean start.
@@ -307,7 +310,10 @@ def _unread_variables(script: BatchScript) -> list[str]:
     return [name for name in own if uses[name] == 1]
 
 
-_SET_OUTSIDE = re.compile(r"(CONDA|CUDA|MPI|NCCL|PYTHON|SLURM|TORCH|WANDB)_|\w+_(HOME|PREFIX|ROOT)\Z")
+_SET_OUTSIDE = re.compile(
+    r"(CONDA|CUDA|HIP|HSA|MKL|MPI|NCCL|OMPI|PYTHON|ROCM|ROCR|SLURM|TORCH|UCX|WANDB)_"
+    r"|\w+_(HOME|PREFIX|ROOT|(INC|INCLUDE|LIB|LIBRARY)(_?(DIR|PATH))?)\Z"
+)
 """Variables of Slurm, of modules, and of the user's own settings for libraries."""
 
 
@@ -607,14 +613,15 @@ _CONFIGURATION = re.compile(r".*\.(json|ya?ml|toml|ini|cfg|conf|config)\Z")
 
 @rule("KIT134", "warning")
 def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
-    r"""A quoted here-document contains a variable of the script.
+    r"""A quoted here-document, or single quotes, contain a variable of the script.
 
     After `<<'END'`, bash expands nothing: the file contains the characters `$OUT`. Programs that read JSON, YAML or
-    TOML take them for the name of a folder.
+    TOML take them for the name of a folder. So does a program with `--out 'runs/$SLURM_JOB_ID'`.
 
-    Fix: `<<END` without quotes, and `\$` for each `$` that must stay.
-    Documented: bash(1), Here Documents.
+    Fix: `<<END` without quotes, and `\$` for each `$` that must stay; double quotes for an argument.
+    Documented: bash(1), Here Documents and QUOTING.
     """
+    yield from _single_quotes(script)
     if re.search(r"\b(envsubst|expandvars)\b|\bsed\b|\bperl\b", script.code):
         return
     for step in script.batch_commands:
@@ -631,3 +638,19 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         if name is not None:
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
             yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))
+
+
+def _single_quotes(script: BatchScript) -> Iterator[Problem]:
+    """Find a variable in single quotes among the arguments of a training."""
+    for launch in script.training:
+        if not launch.program.option("file", "module") or launch.inner_command.name == "eval":
+            continue
+        for part in (part for word in launch.inner_command.syntax.words for part in word.parts):
+            # In double quotes, a `\$` is a part of its own.
+            is_text = part.kind == "text" and part.quoted
+            match = re.search(r"\$(\w+|\{SLURM_\w+\})", part.text) if is_text else None
+            name = match[1].strip("{}") if match is not None else ""
+            if name.startswith("SLURM_") or name in script.assigned:
+                what = f"${name} in single quotes stays as it is: the program gets these characters"
+                yield Problem(part.origin, what, "use double quotes", (launch.line,))
+                return
