@@ -470,18 +470,30 @@ def _may_hide_options(srun: LaunchStage) -> bool:
     return False
 
 
+_OF_SRUN = re.compile(
+    r"--(ntasks-per-(node|gpu)|cpus-per-task|gpus-per-task|gres|(cpu|gpu|mem)-bind|kill-on-bad-exit)(=|\Z)"
+)
+"""Options that only srun has."""
+
+
 @rule("KIT206")
 def refused_srun_options(script: BatchScript) -> Iterator[Problem]:
     """A launch line with an option that srun does not accept.
 
     The job waits in the queue, starts, and fails immediately with "unrecognized option". An option that resembles no
-    option of srun is only a warning: it may belong to a plugin of the site.
+    option of srun is only a warning: it may belong to a plugin of the site. Behind the program, srun does not read its
+    options: `srun python train.py --cpu-bind=none` passes the option to the program.
 
-    Fix: follow the message. Put options of the program after the program.
+    Fix: follow the message. Put options of the program after the program, and those of srun before it.
     Documented: srun(1), OPTIONS.
     """
     for launch in script.launch_lines:
         srun = launch.stage("srun")
+        words = launch.program.words if srun is not None and launch.program.kind == "python" else ()
+        behind = next((word for word in words if _OF_SRUN.match(word.text)), None)
+        if behind is not None:
+            what = f"srun does not read {behind.text} behind the program: the program gets it"
+            yield Problem(behind, what, "write it directly behind srun", (launch.line,), certain=False)
         if srun is None or srun.error is None or _may_hide_options(srun):
             continue
         remedy, certain = suggest_fix(srun.error, "srun")
@@ -588,6 +600,24 @@ def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: 
             yield Problem(each, what, remedy, (option.line, agent.line))
 
 
+def _bound_to_one_core(script: BatchScript) -> Iterator[Problem]:
+    """Find an mpirun that binds each process with several threads to one core."""
+    threads = [each.value.number or 0 for each in script.assignments_of("OMP_NUM_THREADS")]
+    cpus = max([parse_count(script.options.get("cpus-per-task")) or 1, *threads])
+    for launch in script.training if cpus > 1 else ():
+        mpirun = launch.stage("mpirun")
+        bound = mpirun.option("bind-to") if mpirun is not None else None
+        if (
+            mpirun is not None
+            and bound is not None
+            and bound.text == "core"
+            and "PE=" not in " ".join(mpirun.texts).upper()
+        ):
+            what = f"each process has one core for its {cpus} threads and data loaders"
+            lines = (script.line_of("cpus-per-task"), launch.line)
+            yield Problem(bound, what, f"write --bind-to none, or --map-by slot:PE={cpus}", lines)
+
+
 @rule("KIT217", "warning")
 def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     """The number of threads or data loaders does not fit the CPUs of a task.
@@ -595,11 +625,13 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     With OMP_NUM_THREADS larger than --cpus-per-task, the threads of a task share its CPUs, and wait for each other at
     every barrier. More data loader workers than CPUs slow each other down; PyTorch warns of them. torchrun sets
     OMP_NUM_THREADS=1 if it is not set: a training on CPUs then uses one of the many CPUs of a process.
+    `mpirun --bind-to core` puts all threads of a process on one core.
 
     Fix: `export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK`, divided by the processes that torchrun starts in the task.
     Documented: sbatch(1), --cpus-per-task; pytorch.org/docs/stable/elastic/run.html.
     """
     yield from _threads_of_all_cpus(script)
+    yield from _bound_to_one_core(script)
     option = script.directive("cpus-per-task")
     if option is None:
         yield from _threads_of_one_cpu(script)

@@ -145,8 +145,7 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
     directive = script.directive("export")
     if directive is not None:
         yield from _cut_export(directive)
-        names = {item.partition("=")[0].upper() for item in directive.value.split(",")}
-        if "=" in directive.value and names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+        if "=" in directive.value and _passes_little(directive.value):
             what = f"--export={directive.value} passes on nothing else: the job has none of your variables"
             yield Problem(directive, what, f"write --export=ALL,{directive.value}", certain=False)
     for launch in script.training:
@@ -158,6 +157,15 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name == "sbatch":
             export = launch.argument("export")
             yield from _cut_values(script, launch, export) if export is not None else ()
+            if export is not None and "=" in export.text and _passes_little(export.text):
+                what = f"--export={export.text} passes on nothing else: the job has none of your variables"
+                yield Problem(export, what, f"write --export=ALL,{export.text}", (launch.line,), certain=False)
+
+
+def _passes_little(export: str) -> bool:
+    """Tell whether a value of --export names single variables alone. A variable may expand to ALL or to a list."""
+    names = {item.partition("=")[0].upper() for item in export.split(",")}
+    return names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}) and not any("$" in name for name in names)
 
 
 def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> Iterator[Problem]:
@@ -173,10 +181,8 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
         if not script.changes("SLURM_EXPORT_ENV") and _sets_up_before(script, launch):
             what = f"--export={directive.value}: the tasks get no variable of this script"
             yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
-    # A variable may expand to ALL or to a list of names.
-    elif not any("$" in item.partition("=")[0] for item in export.text.split(",")):
-        names = {item.partition("=")[0].upper() for item in export.text.split(",")}
-        if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+    else:
+        if _passes_little(export.text):
             what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
             yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
         yield from _cut_values(script, launch, export)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
@@ -206,10 +206,12 @@ def _cut_at(text: str) -> int | None:
 
 @rule("KIT106")
 def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
-    """A directive contains a variable.
+    """A directive contains a variable, or a command a file name pattern of Slurm.
 
     Slurm expands nothing in a directive: neither `$HOME` nor `$(date)` nor `~`. The log file then goes to a folder that
-    is literally named `$HOME`. That folder usually does not exist, and the job ends without a log.
+    is literally named `$HOME`. That folder usually does not exist, and the job ends without a log. The shell in turn
+    does not know the patterns of Slurm: `python train.py > %x-%j.log` writes a file of this name, in each job (a
+    warning).
 
     Fix: use Slurm's own patterns in file names (%u user, %x job name, %j job id). Or pass the option on the command
     line, `sbatch --output="$HOME/logs/%j.log" FILE`, where the shell expands it.
@@ -220,6 +222,27 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
             what = f"--{each.name}={each.value}: Slurm expands no variables here"
             remedy = f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)'
             yield Problem(each, what, remedy, certain=each.name not in _HARMLESS)
+    for step in script.batch_commands:
+        words = step.syntax.words if step.name == "tee" else ()
+        yield from _patterns([*words, *filter(None, [step.syntax.output])])
+    for launch in script.training:
+        yield from _patterns(launch.program.words)
+
+
+_PATTERN = re.compile(r"(?<![^/_.=-])%([jxAJ])(?=[/_.-]|\Z)")
+
+
+def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
+    """Find the first word with a pattern that only Slurm expands."""
+    names = {"j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME", "A": "SLURM_ARRAY_JOB_ID"}
+    for word in words:
+        text = word.raw.strip("\"'") if isinstance(word, Word) else word.text
+        match = _PATTERN.search(text)
+        # `%Y-%j` is a format for dates.
+        if match is not None and not re.search("%[YymdHMS]", text):
+            what = f"the shell does not expand %{match[1]}: the file is named so in each job"
+            yield Problem(word, what, f"write ${names[match[1]]}", certain=False)
+            return
 
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (

@@ -305,7 +305,8 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
 
     The batch script runs once, as task 0 on node 0. `$SLURM_PROCID`, `$SLURM_NODEID` or `$SLURM_LOCALID` on a launch
     line, in double quotes, or in a variable that was set earlier, becomes 0 there. Every task then gets that 0: each
-    node is machine 0, each process rank 0.
+    node is machine 0, each process rank 0. In the text of a job that the script submits, `sbatch <<END` or --wrap, the
+    script expands the variable, and not the other job.
 
     Fix: let the task expand the variable: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'` in single quotes, or
     `\$` within double quotes. Or let the program read the variable.
@@ -323,6 +324,23 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
             if _differs(read.name, size) and (read.line, read.column) not in idle:
                 yield _early(read, size, launch.line)
     yield from _early_exports(script)
+    yield from _early_in_other_job(script)
+
+
+_OF_ELEMENT = re.compile(r"SLURM_(ARRAY_TASK_ID|PROCID|LOCALID|NODEID)\Z")
+
+
+def _early_in_other_job(script: BatchScript) -> Iterator[Problem]:
+    """Find a variable of a task or element in the code of a job that this script submits."""
+    for step in script.batch_commands if "array" not in script.options else ():
+        words = step.syntax.words if step.name == "sbatch" and "--wrap" in " ".join(step.texts) else ()
+        parts = [part for word in words for part in word.parts]
+        parts += step.syntax.document or () if step.name == "sbatch" else ()
+        for part in parts:
+            if part.kind == "variable" and _OF_ELEMENT.match(part.text) and part.text not in script.assigned:
+                what = f"this shell expands ${part.text}, and not the job that it submits"
+                yield Problem(part.origin, what, f"write \\${part.text}", (step.line,))
+                return
 
 
 def _early_exports(script: BatchScript) -> Iterator[Problem]:
