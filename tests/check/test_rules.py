@@ -1880,6 +1880,13 @@ GOOD = [
     ("KIT204", HEAD + "sbatch -a 0-9 --wrap='python t.py $SLURM_ARRAY_TASK_ID'\n"),
     ("KIT204", HEAD + "sbatch <<'E'\n#!/bin/bash\npython t.py $SLURM_ARRAY_TASK_ID\nE\n"),
     ("KIT204", HEAD + '#SBATCH -a 0-9\nsbatch --wrap="python e.py $SLURM_ARRAY_TASK_ID"\n'),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N1 -n4 -c8 --gpus-per-task=1\n"
+        "for s in 1 2 3 4; do srun --exact -n1 -c8 python t.py $s & done\nwait\n",
+    ),
+    ("KIT106", HEAD + "python t.py --date-format %j\n"),
+    ("KIT133", HEAD + "#SBATCH -n1\npython t.py --cuda false --gpu -1 --use_gpu_stats x\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n > $n.txt; python p.py $n.txt; done\npython t.py a.txt\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n > cfg; python p.py cfg; done\npython t.py cfg\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n >> cfg; done\npython t.py cfg\n"),

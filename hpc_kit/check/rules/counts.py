@@ -147,14 +147,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     (launch,) = training
     size, agent = script.size_of(launch), launch.agent
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
-    told = launch.argument("gpus", "devices", "num-gpus", "n-gpus", "ngpus") if agent is None else None
-    if (
-        told is not None
-        and gpus
-        and size.tasks_per_node == 1
-        and 0 < (told.number or 0) < gpus
-        and not told.has_default
-    ):
+    if (told := _told_fewer(launch, size)) is not None:
         what = f"the program is told to use {told.text} of the {gpus} GPUs of the node: the rest is idle"
         yield Problem(told, what, "request fewer GPUs", (script.line_of_gpus, launch.line), certain=False)
         return
@@ -174,7 +167,8 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
         yield Problem(option or place, what, "start one process per GPU", lines, certain)
-    elif agent is not None:
+        return
+    if agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
         remedy = f"start {gpus} processes per node, or request fewer GPUs"
         # accelerate shares --num_processes out over the nodes: its value is that of the whole job.
@@ -182,14 +176,22 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         if total is not None and size.nodes:
             remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
         yield Problem(total or option or place, what, remedy, (*lines, place.line), certain=False)
-    elif any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE")):
-        # A program that starts processes of its own has a larger WORLD_SIZE.
-        what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
-        yield Problem(place, what, f"use --ntasks-per-node={gpus}, or request fewer GPUs", lines, certain=False)
-    elif _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
-        what = f"{processes} task{'s' * (processes > 1)} per node, but {count}: the rest is idle"
+        return
+    # A program that starts processes of its own has a larger WORLD_SIZE.
+    by_world = any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE"))
+    if by_world or _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
+        says = ", as WORLD_SIZE says" if by_world else ""
+        what = f"{processes} task{'s' * (processes > 1)} per node{says}, but {count}: the rest is idle"
         remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
         yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
+
+
+def _told_fewer(launch: LaunchLine, size: JobSize) -> ExpandedText | None:
+    """Return the option by which a single process uses fewer GPUs than its node has."""
+    told = launch.argument("gpus", "devices", "num-gpus", "n-gpus", "ngpus") if launch.agent is None else None
+    if told is None or told.has_default or size.tasks_per_node != 1:
+        return None
+    return told if 0 < (told.number or 0) < (size.gpus_per_node or 0) else None
 
 
 def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) -> bool:

@@ -239,7 +239,7 @@ def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
         text = word.raw.strip("\"'") if isinstance(word, Word) else word.text
         match = _PATTERN.search(text)
         # `%Y-%j` is a format for dates.
-        if match is not None and not re.search("%[YymdHMS]", text):
+        if match is not None and text != match[0] and not re.search("%[YymdHMS]", text):
             what = f"the shell does not expand %{match[1]}: the file is named so in each job"
             yield Problem(word, what, f"write ${names[match[1]]}", certain=False)
             return
@@ -521,8 +521,11 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(opens, what, remedy, (launch.line,))
             return
         device = launch.argument("device", "accelerator")
-        flags = (word for word in launch.program.words if re.fullmatch(r"--((use|enable)[-_])?(cuda|gpu)", word.text))
-        device = device if device is not None and re.match(r"(cuda|gpu)\b", device.text) else next(flags, None)
+        flag = re.search(
+            r"--((use|enable)[-_](cuda|gpu)|cuda)(?! (0|[Ff]alse|no)\b)(?= |\Z)", " ".join(launch.program.texts)
+        )
+        if device is None or not re.match(r"(cuda|gpu)\b", device.text):
+            device = next((word for word in launch.program.words if flag and word.text == flag[0]), None)
         if device is not None:
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 

@@ -15,7 +15,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, parse_count, read_gpu_counts, size_of_step
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GpuCounts, JobSize, parse_count, read_gpu_counts, size_of_step
 
 _PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
 """Builtins that are also programs."""
@@ -320,8 +320,10 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
     gpus, nodes = read_gpu_counts(options), size.nodes or script.size.nodes or 1
     given = bool(options.keys() & {"gres", *GPU_COUNT_OPTIONS})
-    # A step without an option inherits all GPUs that the job has on its nodes.
-    taken = gpus.in_job(nodes, size.ntasks) if given else nodes * (script.size.gpus_per_node or 0)
+    # A step without an option inherits --gpus-per-task, or all GPUs that the job has on its nodes.
+    per_task = read_gpu_counts(script.options).per_task
+    inherited = GpuCounts(per_task=per_task) if per_task else GpuCounts(per_node=script.size.gpus_per_node)
+    taken = (gpus if given else inherited).in_job(nodes, size.ntasks)
     # A step inherits --mem, which is all memory of the job on the node.
     own_memory = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"} or script.options.get("mem", "0") == "0"
     # -c implies --exact.
