@@ -566,8 +566,14 @@ def _threads_of_all_cpus(script: BatchScript) -> Iterator[Problem]:
         if all_cpus is not None and not each.in_task:
             what = f"each of {min(tasks)} tasks gets as many threads as the job has CPUs on the node"
             yield Problem(each.value, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK")
+    for launch in script.training if tasks and min(tasks) > 1 else ():
+        workers = launch.argument(*_WORKERS)
+        if workers is not None and workers.variable == "SLURM_CPUS_ON_NODE" and not launch.inner_command.in_task:
+            what = f"each of {min(tasks)} tasks gets as many data loaders as the job has CPUs on the node"
+            yield Problem(workers, what, "write $SLURM_CPUS_PER_TASK", (launch.line,))
 
 
+_WORKERS = ("num-workers", "workers", "dataloader-num-workers")
 _THREAD_OPTIONS = ("threads", "num-threads", "nthreads", "n-threads", "runThreadN", "n-jobs", "num-proc")
 """Options of programs for their threads or processes; runThreadN is STAR's, num-proc that of Hugging Face datasets."""
 
@@ -646,7 +652,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     yield from _more_threads_than_cpus(script, option, cpus)
     yield from _threads_of_programs(script, option, cpus)
     for launch in script.training:
-        workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
+        workers, agent = launch.argument(*_WORKERS), launch.agent
         of_ray = any(each.program.name == "ray" for each in script.launch_lines)
         if workers is not None and (workers.number or 0) > cpus and not of_ray:
             what = f"{workers.number} data loader workers, but --cpus-per-task={cpus}"

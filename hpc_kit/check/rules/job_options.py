@@ -735,6 +735,13 @@ def contradicting_features(script: BatchScript) -> Iterator[Problem]:
             if any(not second.lower().startswith(first.lower()) for first, second in pairwise(sorted(models))):
                 what = f"no node has the GPUs {' and '.join(models)} at the same time"
                 yield Problem(each, what, f'write --constraint="{"|".join(models)}" for one of them')
+        request = script.directive("gres") or script.directive("gpus-per-node") or script.directive("gpus")
+        typed = re.fullmatch(r"(?:gpu:)?([A-Za-z][^:,]*):\d+", request.value) if request is not None else None
+        pair = [_GPU_MODEL.fullmatch(text) for text in (typed[1] if typed else "", each.value)]
+        names = sorted(match[1].lower() for match in pair if match)
+        if request is not None and len(names) == 2 and not names[1].startswith(names[0]):
+            what = f"no node has the GPUs {' and '.join(names)} at the same time"
+            yield Problem(each, what, "remove the constraint, or the model of the GPUs", (request.line,), certain=False)
 
 
 @rule("KIT132")

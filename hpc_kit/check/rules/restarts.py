@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.files import OWN_DISK
 from hpc_kit.check.rules.finding import Place, Problem, rule
 
@@ -215,9 +215,12 @@ def _copies_files(script: BatchScript) -> bool:
     return any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
 
 
-def _copies_from(script: BatchScript, folder: str) -> bool:
-    """Tell whether a command, or a trap, may copy files out of a folder. `rsync -a data/ "$FOLDER/"` only fills it."""
-    for step in script.commands:
+def _copies_from(script: BatchScript, folder: str, last: TracedCommand | None) -> bool:
+    """Tell whether a command, or a trap, may copy files out of a folder. `rsync -a data/ "$FOLDER/"` only fills it.
+
+    `last`: a command that deletes the folder, so that later ones find nothing.
+    """
+    for step in script.commands if last is None else script.commands_before(last):
         if step.name in {"cp", "mv", "rsync", "scp"} and "-t" not in step.texts:
             sources = [text for text in step.texts[1:-1] if not text.startswith("-")]
             into = f"{step.texts[-1]}/".startswith(f"{folder}/")
@@ -273,9 +276,11 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
         if _finds_checkpoints(step):
             texts = step.texts[1:2]
+        # A handler runs at the end, after all copies.
+        last = None if step.trap_code or step.around("function", *LOOPS) else step
         for target in texts:
             folder = script.resolve(target).rstrip("/*")
-            ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder)
+            ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder, last)
             kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
             if kept is not None:
                 what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"
