@@ -333,11 +333,11 @@ _PATTERNS = {
     "user-env": (r"[0-9]*[SL]?", "[TIMEOUT][S|L] such as 10L"),
     "switches": (r"0*[1-9][0-9]*(@.+)?", "COUNT[@TIME] such as 1@30:00"),
     "gpu-bind": (
-        r"(verbose,)?(closest|none|(single|per_task):[0-9]+|(map|mask)_gpu:.+)",
+        r"(?i:(verbose,)?(closest|none|(single|per_task):[0-9]+|(map|mask)_gpu:.+))",
         "closest, none, single:N, per_task:N or map_gpu:LIST",
     ),
     "mem-bind": (
-        r"(?=.)((quiet|q|verbose|v|none|no|rank|local|sort|nosort|prefer|p)(,|$))*((map|mask)_mem:.+)?",
+        r"(?i:(?=.)((quiet|q|verbose|v|none|no|rank|local|sort|nosort|prefer|p)(,|$))*((map|mask)_mem:.+)?)",
         "none, rank, local or map_mem:LIST",
     ),
     "gres": (r"[^\s\0,]+(,[^\s\0,]+)*", "NAME[[:TYPE]:COUNT] such as gpu:a100:4"),

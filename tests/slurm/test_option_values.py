@@ -58,7 +58,7 @@ GOOD = [
     *(("nodelist", value) for value in ("n1", "n[1-3,7]")),
     *(("extra-node-info", value) for value in ("2", "2:3:4", "*:2")),
     *(("get-user-env", value) for value in ("", "10L", "L")),
-    *(("gpu-bind", value) for value in ("closest", "none", "verbose,single:2", "map_gpu:0,1", "per_task:2")),
+    *(("gpu-bind", value) for value in ("closest", "None", "verbose,single:2", "map_gpu:0,1", "per_task:2")),
     *(("mem-bind", value) for value in ("local", "verbose,none", "v,local,sort", "map_mem:0,1")),
     *(("no-kill", value) for value in ("", "off")),
     *(("kill-on-invalid-dep", value) for value in ("yes", "no")),

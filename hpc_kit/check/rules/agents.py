@@ -177,7 +177,9 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
         return None
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None:
-        if rank.number is None or _numbers_nodes(agent):
+        # With one task on each node, SLURM_LOCALID is 0 everywhere.
+        same = rank.number is not None or rank.variable == "SLURM_LOCALID"
+        if not same or _numbers_nodes(agent):
             return None
         what = f"{option}={rank.text} on each of the {size.min_nodes} nodes: they need different ranks"
         return what, f"write srun bash -c '{agent.name} ... {option}=$SLURM_NODEID ...' in single quotes", None

@@ -114,6 +114,7 @@ def _is_one_word(word: Word) -> bool:
 _LINE_OF_FILE = re.compile(
     rf"\bsed\s+-n\w*\s+(?:-e\s*)?[\"']?\$\{{?(?P<sed>{NAME})\}}?[\"']?p|NR\s*==\s*[\"']*\$\{{?(?P<awk>{NAME})"
     rf"|\bhead\s+-n?\s*[\"']?\$\{{?(?P<head>{NAME})\}}?[\"']?\s[^|]*\|\s*tail\s"
+    rf"|\bawk\s+-v\s*(?P<var>\w+)=[\"']?\$\{{?(?P<set>{NAME})\}}?[\"']?\s+[\"']\s*NR\s*==\s*(?P=var)\b"
 )
 _SHARDS = (
     "num-shards", "n-shards", "nshards", "num-chunks", "num-splits", "num-parts", "num-partitions", "total-shards",
@@ -187,7 +188,7 @@ def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
     for number, line in [*script.command_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
-        name = (match["sed"] or match["awk"] or match["head"]) if match else None
+        name = (match["sed"] or match["awk"] or match["head"] or match["set"]) if match else None
         if match and name and (name == _INDEX or index.compute(f"${name}", 0) == 0):
             what = "lines count from 1, but the array from 0: index 0 selects no line"
             remedy = f"write --array=1-{high + 1}"
@@ -303,7 +304,13 @@ def unused_index(script: BatchScript) -> Iterator[Problem]:
     array, directive = _array_of(script), script.directive("array")
     if array is None or directive is None or array.at_once == 1 or script.sources_files:
         return
-    texts = [*script.code.split("\n"), *(each.value for each in script.directive_options if each.name == "export")]
+    # A message in the log with the index changes nothing.
+    printing = (
+        step for step in script.commands if step.name in {"echo", "printf", "logger"} and "-v" not in step.texts
+    )
+    messages = {step.line for step in printing}
+    code = [line for number, line in script.code_lines if number not in messages or re.search(r"[>|;&`]|\$\(", line)]
+    texts = [*code, *(each.value for each in script.directive_options if each.name == "export")]
     training = script.training
     if not training or any("SLURM_ARRAY" in text or "%a" in text for text in texts):
         return

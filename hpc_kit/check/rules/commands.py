@@ -145,8 +145,8 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
     """A command for a terminal, in a batch job.
 
     salloc asks for a second allocation and waits in the queue, while this job holds its nodes (an error). `srun --pty`
-    needs a terminal, which a batch job does not have: its shell reads an empty input and ends. `docker run -it` ends
-    with "the input device is not a TTY" (an error).
+    needs a terminal, which a batch job does not have: its shell reads an empty input and ends. `read -p` gets no
+    answer. `docker run -it` ends with "the input device is not a TTY" (an error).
 
     Fix: srun without salloc, in the job itself; for a shell on the node, `srun --pty bash` or `salloc` on the login
     node.
@@ -154,6 +154,11 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.directives.lines:
         return
+    for step in script.batch_commands:
+        asks = step.name == "read" and re.search(r" -\w*p\b", " ".join(step.texts)) is not None
+        given = step.position.pipeline_index or step.stdin is not None or "<" in script.lines[step.line - 1]
+        if asks and not given and not step.is_conditional:
+            yield Problem(step, "nobody answers in a batch job: the variable stays empty", "read it from an option")
     for launch in script.launch_lines:
         srun, first = launch.stage("srun"), launch.stages[0]
         if first.name == "salloc":
@@ -472,7 +477,7 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
                 names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
                 line = next((messages[name] for name in names if name in messages), None)
                 if line is not None or (dependency.endswith(("$(sbatch", "`sbatch")) and not _PARSED.search(code)):
-                    what = "the dependency is the text 'Submitted batch job ...', not a job id"
+                    what = "the dependency is text of the message 'Submitted batch job ...', not a job id"
                     yield Problem(step, what, "write sbatch --parsable", (line,))
                     return
         for each in step.written_assignments:
@@ -494,7 +499,9 @@ def _is_message(script: BatchScript, code: str) -> bool:
     body = script.functions.get(code.split(None, 1)[0], []) if "|" not in code and code.strip() else []
     if body and body[-1].name == "sbatch" and len(body[-1].position.pipeline.commands) == 1:
         return all("--parsable" not in each.texts for each in body) and "--parsable" not in code
-    return re.match(r"\s*sbatch\s[^|]*\Z", code) is not None and "--parsable" not in code
+    # The id is the fourth word.
+    other_word = r"\|\s*(cut\s.*-f\s*(?!4\b)\d+|awk\s+[\"']\{\s*print \$(?!4\b)\d+\s*\}[\"'])\s*"
+    return re.match(rf"\s*sbatch\s[^|]*({other_word})?\Z", code) is not None and "--parsable" not in code
 
 
 @rule("KIT426", "warning")

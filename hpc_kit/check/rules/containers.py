@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from hpc_kit.check.bash_syntax import Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -45,6 +46,16 @@ class Container(NamedTuple):
         binds = [re.sub(r"\A(target|dst|destination)=", "", bind) for bind in binds]
         parts = [bind.split(":") for bind in binds]
         return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The folders of the host that the container sees under another name, with that name."""
+        binds = (bind.split(":") for text in self.binds for bind in text.split(","))
+        pairs = {part[0].rstrip("/"): part[1].rstrip("/") for part in binds if len(part) > 1}
+        # docker's --mount type=bind,source=/raid,target=/data
+        mount = re.compile(r"\b(?:source|src)=([^,]+).*?\b(?:target|dst|destination)=([^,]+)")
+        pairs |= {match[1]: match[2] for text in self.binds for match in mount.finditer(text)}
+        return {source: name for source, name in pairs.items() if re.match(r"[/$]\w", source)}
 
 
 def container_of(launch: LaunchLine) -> Container | None:
@@ -94,12 +105,21 @@ def missing_in_container(script: BatchScript) -> Iterator[Problem]:
     """A command in a container exists on the host only.
 
     Images contain neither srun, scontrol and sbatch nor their configuration and munge, and `module` is a function of
-    the shell outside. In the container the command is "not found", and `$(scontrol show hostnames ...)` is empty.
+    the shell outside. In the container the command is "not found", and `$(scontrol show hostnames ...)` is empty. With
+    `#SBATCH --container-image`, the batch script itself runs in the container.
 
     Fix: start the container with srun, rather than srun in the container. Run scontrol in the batch script, and export
     the result. Load modules before the container, or build them into the image.
-    Documented: apptainer.org/docs, "Apptainer and MPI applications"; github.com/NVIDIA/pyxis.
+    Documented: apptainer.org/docs, "Apptainer and MPI applications"; github.com/NVIDIA/pyxis, and its issues 31 and 55.
     """
+    given = [line for line in script.directives.lines if "--container-" in line.text]
+    image = next((line.line for line in given if "--container-image" in line.text), None)
+    if image is not None and not any(re.search(r"slurm|/usr/bin|/usr\b", line.text) for line in given):
+        for step in script.batch_commands:
+            if step.name in _OUTSIDE or any(_calls_outside(part) for part in step.syntax.parts):
+                what = f"the batch script runs in the container of line {image}, which has no commands of Slurm"
+                yield Problem(step, what, "write srun --container-image=... instead of #SBATCH", (image,))
+                break
     for launch in script.launch_lines:
         container = container_of(launch)
         # Such a mount brings the commands of the host along.
@@ -128,12 +148,15 @@ def _outside_program(
         if step.name in _OUTSIDE:
             return step, step.name
         for part in step.syntax.parts:
-            # What is not in the file has been expanded by the batch shell.
-            unexpanded = part.kind == "command" and part.origin.exact
-            match = _CALLS_OUTSIDE.match(part.text) if unexpanded else None
+            match = _calls_outside(part)
             if match is not None:
                 return step, match[1]
     return None
+
+
+def _calls_outside(part: Part) -> re.Match[str] | None:
+    """Return the command of Slurm in a `$(...)`. What is not in the file has been expanded by the batch shell."""
+    return _CALLS_OUTSIDE.match(part.text) if part.kind == "command" and part.origin.exact else None
 
 
 _HOST_PATH = re.compile(
@@ -188,7 +211,7 @@ def _may_have_options(launch: LaunchLine, container: Container) -> bool:
 
 def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) -> Iterator[Problem]:
     """Find the first path of the host in the arguments of the program that the container does not see."""
-    own = _made_outside(script) if container.is_isolated else ()
+    own = [*(_made_outside(script) if container.is_isolated else ()), *container.renamed]
     home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
     hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
     for word in launch.program.words:
@@ -197,8 +220,20 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
         outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
         if not outside or (home and re.match(r"/(home|users)/", path)):
             continue
+        if not container.is_isolated and _USUAL_FOLDER.match(path):
+            continue
         if not any(path == each or path.startswith(each + "/") for each in container.destinations):
             what = f"the container does not see {path}"
+            name = next(
+                (name for folder, name in container.renamed.items() if f"{path}/".startswith(f"{folder}/")), None
+            )
+            if name is not None:
+                written = (
+                    each for each in reversed(launch.inner_command.syntax.words) if path in script.resolve(each.raw)
+                )
+                place = next(written, word)
+                yield Problem(place, f"{what}: there, its name is {name}", f"write {name}", (word.line, launch.line))
+                break
             option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
             given = [each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))]
             yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
@@ -263,7 +298,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU. Then
     torch.cuda.is_available() is False, and the training runs on the CPU or stops. Some sites make it the default, often
     with images that a module names: the rule ignores images in a variable that the script does not set, and images
-    with ROCm in their name, which need only the devices of the host.
+    with ROCm in their name, which need only the devices of the host, and scripts for AMD's GPUs.
 
     docker and podman need --gpus or --device.
 
@@ -288,6 +323,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         texts, image = container.stage.texts, container.image
         unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
         opaque = any(map(unsure.match, (*container.options, *texts[image : image + 1])))
+        opaque = opaque or re.search(r"(?i)rocm|\bROCR_|\bHIP_|miopen|\blumi\b|gfx9", script.code) is not None
         known = launch.program.kind in {"python", "program"} and launch.program is not container.stage
         # Where another line has the option, a preparation without it is meant to run on CPUs.
         meant = given and launch.agent is None and not launch.is_named_training

@@ -147,6 +147,10 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     (launch,) = training
     size, agent = script.size_of(launch), launch.agent
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
+    if (told := _told_fewer(launch, size)) is not None:
+        what = f"the program is told to use {told.text} of the {gpus} GPUs of the node: the rest is idle"
+        yield Problem(told, what, "request fewer GPUs", (script.line_of_gpus, launch.line), certain=False)
+        return
     if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
     # Each of several tasks sees the GPUs of its own.
@@ -163,7 +167,8 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
         yield Problem(option or place, what, "start one process per GPU", lines, certain)
-    elif agent is not None:
+        return
+    if agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
         remedy = f"start {gpus} processes per node, or request fewer GPUs"
         # accelerate shares --num_processes out over the nodes: its value is that of the whole job.
@@ -171,14 +176,22 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         if total is not None and size.nodes:
             remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
         yield Problem(total or option or place, what, remedy, (*lines, place.line), certain=False)
-    elif any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE")):
-        # A program that starts processes of its own has a larger WORLD_SIZE.
-        what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
-        yield Problem(place, what, f"use --ntasks-per-node={gpus}, or request fewer GPUs", lines, certain=False)
-    elif _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
-        what = f"{processes} task{'s' * (processes > 1)} per node, but {count}: the rest is idle"
+        return
+    # A program that starts processes of its own has a larger WORLD_SIZE.
+    by_world = any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE"))
+    if by_world or _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
+        says = ", as WORLD_SIZE says" if by_world else ""
+        what = f"{processes} task{'s' * (processes > 1)} per node{says}, but {count}: the rest is idle"
         remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
         yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
+
+
+def _told_fewer(launch: LaunchLine, size: JobSize) -> ExpandedText | None:
+    """Return the option by which a single process uses fewer GPUs than its node has."""
+    told = launch.argument("gpus", "devices", "num-gpus", "n-gpus", "ngpus") if launch.agent is None else None
+    if told is None or told.has_default or size.tasks_per_node != 1:
+        return None
+    return told if 0 < (told.number or 0) < (size.gpus_per_node or 0) else None
 
 
 def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) -> bool:
@@ -459,18 +472,30 @@ def _may_hide_options(srun: LaunchStage) -> bool:
     return False
 
 
+_OF_SRUN = re.compile(
+    r"--(ntasks-per-(node|gpu)|cpus-per-task|gpus-per-task|gres|(cpu|gpu|mem)-bind|kill-on-bad-exit)(=|\Z)"
+)
+"""Options that only srun has."""
+
+
 @rule("KIT206")
 def refused_srun_options(script: BatchScript) -> Iterator[Problem]:
     """A launch line with an option that srun does not accept.
 
     The job waits in the queue, starts, and fails immediately with "unrecognized option". An option that resembles no
-    option of srun is only a warning: it may belong to a plugin of the site.
+    option of srun is only a warning: it may belong to a plugin of the site. Behind the program, srun does not read its
+    options: `srun python train.py --cpu-bind=none` passes the option to the program.
 
-    Fix: follow the message. Put options of the program after the program.
+    Fix: follow the message. Put options of the program after the program, and those of srun before it.
     Documented: srun(1), OPTIONS.
     """
     for launch in script.launch_lines:
         srun = launch.stage("srun")
+        words = launch.program.words if srun is not None and launch.program.kind == "python" else ()
+        behind = next((word for word in words if _OF_SRUN.match(word.text)), None)
+        if behind is not None:
+            what = f"srun does not read {behind.text} behind the program: the program gets it"
+            yield Problem(behind, what, "write it directly behind srun", (launch.line,), certain=False)
         if srun is None or srun.error is None or _may_hide_options(srun):
             continue
         remedy, certain = suggest_fix(srun.error, "srun")
@@ -541,8 +566,14 @@ def _threads_of_all_cpus(script: BatchScript) -> Iterator[Problem]:
         if all_cpus is not None and not each.in_task:
             what = f"each of {min(tasks)} tasks gets as many threads as the job has CPUs on the node"
             yield Problem(each.value, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK")
+    for launch in script.training if tasks and min(tasks) > 1 else ():
+        workers = launch.argument(*_WORKERS)
+        if workers is not None and workers.variable == "SLURM_CPUS_ON_NODE" and not launch.inner_command.in_task:
+            what = f"each of {min(tasks)} tasks gets as many data loaders as the job has CPUs on the node"
+            yield Problem(workers, what, "write $SLURM_CPUS_PER_TASK", (launch.line,))
 
 
+_WORKERS = ("num-workers", "workers", "dataloader-num-workers")
 _THREAD_OPTIONS = ("threads", "num-threads", "nthreads", "n-threads", "runThreadN", "n-jobs", "num-proc")
 """Options of programs for their threads or processes; runThreadN is STAR's, num-proc that of Hugging Face datasets."""
 
@@ -577,6 +608,24 @@ def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: 
             yield Problem(each, what, remedy, (option.line, agent.line))
 
 
+def _bound_to_one_core(script: BatchScript) -> Iterator[Problem]:
+    """Find an mpirun that binds each process with several threads to one core."""
+    threads = [each.value.number or 0 for each in script.assignments_of("OMP_NUM_THREADS")]
+    cpus = max([parse_count(script.options.get("cpus-per-task")) or 1, *threads])
+    for launch in script.training if cpus > 1 else ():
+        mpirun = launch.stage("mpirun")
+        bound = mpirun.option("bind-to") if mpirun is not None else None
+        if (
+            mpirun is not None
+            and bound is not None
+            and bound.text == "core"
+            and "PE=" not in " ".join(mpirun.texts).upper()
+        ):
+            what = f"each process has one core for its {cpus} threads and data loaders"
+            lines = (script.line_of("cpus-per-task"), launch.line)
+            yield Problem(bound, what, f"write --bind-to none, or --map-by slot:PE={cpus}", lines)
+
+
 @rule("KIT217", "warning")
 def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     """The number of threads or data loaders does not fit the CPUs of a task.
@@ -584,11 +633,13 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     With OMP_NUM_THREADS larger than --cpus-per-task, the threads of a task share its CPUs, and wait for each other at
     every barrier. More data loader workers than CPUs slow each other down; PyTorch warns of them. torchrun sets
     OMP_NUM_THREADS=1 if it is not set: a training on CPUs then uses one of the many CPUs of a process.
+    `mpirun --bind-to core` puts all threads of a process on one core.
 
     Fix: `export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK`, divided by the processes that torchrun starts in the task.
     Documented: sbatch(1), --cpus-per-task; pytorch.org/docs/stable/elastic/run.html.
     """
     yield from _threads_of_all_cpus(script)
+    yield from _bound_to_one_core(script)
     option = script.directive("cpus-per-task")
     if option is None:
         yield from _threads_of_one_cpu(script)
@@ -601,7 +652,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     yield from _more_threads_than_cpus(script, option, cpus)
     yield from _threads_of_programs(script, option, cpus)
     for launch in script.training:
-        workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
+        workers, agent = launch.argument(*_WORKERS), launch.agent
         of_ray = any(each.program.name == "ray" for each in script.launch_lines)
         if workers is not None and (workers.number or 0) > cpus and not of_ray:
             what = f"{workers.number} data loader workers, but --cpus-per-task={cpus}"

@@ -42,7 +42,9 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
         if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
             continue
-        if script.has_reason(each.line, named=True):
+        # KIT204 reports a rank that the batch shell expands.
+        early = not each.in_task and re.search("SLURM_(PROC|LOCAL|NODE)ID", text) is not None
+        if early or script.has_reason(each.line, named=True):
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         # A task that is bound to one GPU sees it as number 0, whatever its local id.
@@ -193,6 +195,7 @@ def _fixed_devices(
         yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,), not text.has_default)
     elif len(numbers) == 1 and several and (names_one or launch.argument("local-rank")):
         own = counted or "gpus-per-task" in options or _sees_one_gpu(script, options)
+        own = own or any(each.in_task for each in script.assignments_of(*_VISIBLE_DEVICES))
         if launch.multiplier is not None and not own and not launch.agent:
             what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
             lines = (script.line_of("ntasks-per-node"), launch.line)
@@ -265,7 +268,11 @@ def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
 
 def _shows_one_device(each: TracedAssignment) -> bool:
     """Tell whether a task hides all GPUs but its own."""
-    return each.in_task and each.value.variable in {"SLURM_LOCALID", "SLURM_PROCID"}
+    return (
+        each.in_task
+        and re.search(r"SLURM_(LOCALID|PROCID)", each.value.text) is not None
+        and "," not in each.value.text
+    )
 
 
 _RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")

@@ -145,8 +145,7 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
     directive = script.directive("export")
     if directive is not None:
         yield from _cut_export(directive)
-        names = {item.partition("=")[0].upper() for item in directive.value.split(",")}
-        if "=" in directive.value and names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+        if "=" in directive.value and _passes_little(directive.value):
             what = f"--export={directive.value} passes on nothing else: the job has none of your variables"
             yield Problem(directive, what, f"write --export=ALL,{directive.value}", certain=False)
     for launch in script.training:
@@ -158,6 +157,15 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name == "sbatch":
             export = launch.argument("export")
             yield from _cut_values(script, launch, export) if export is not None else ()
+            if export is not None and "=" in export.text and _passes_little(export.text):
+                what = f"--export={export.text} passes on nothing else: the job has none of your variables"
+                yield Problem(export, what, f"write --export=ALL,{export.text}", (launch.line,), certain=False)
+
+
+def _passes_little(export: str) -> bool:
+    """Tell whether a value of --export names single variables alone. A variable may expand to ALL or to a list."""
+    names = {item.partition("=")[0].upper() for item in export.split(",")}
+    return names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}) and not any("$" in name for name in names)
 
 
 def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> Iterator[Problem]:
@@ -173,10 +181,8 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
         if not script.changes("SLURM_EXPORT_ENV") and _sets_up_before(script, launch):
             what = f"--export={directive.value}: the tasks get no variable of this script"
             yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
-    # A variable may expand to ALL or to a list of names.
-    elif not any("$" in item.partition("=")[0] for item in export.text.split(",")):
-        names = {item.partition("=")[0].upper() for item in export.text.split(",")}
-        if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+    else:
+        if _passes_little(export.text):
             what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
             yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
         yield from _cut_values(script, launch, export)
@@ -288,6 +294,7 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
 
 _SLOW_SETTINGS = {
     "CUDA_LAUNCH_BLOCKING": ("1", "waits for each kernel"),
+    "HIP_LAUNCH_BLOCKING": ("1", "waits for each kernel"),
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "checks every collective on all ranks"),
     "NCCL_DEBUG": ("TRACE", "prints a line for every call of NCCL"),
     "NCCL_DEBUG_SUBSYS": ("ALL", "prints every part of NCCL"),
@@ -295,6 +302,13 @@ _SLOW_SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
     "NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
 }
+_DEBUG_OPTIONS = {
+    "fast-dev-run": (r"(?!false\Z|0\Z)[^$]*", "ends the training after one batch"),
+    "overfit-batches": (r"(?!0(?:\.0*)?\Z)[\d.]+", "trains on a few batches alone"),
+    "detect-anomaly": (r"(?!false\Z|0\Z|none\Z|null\Z)[^$]*", "checks every gradient, which takes long"),
+    "limit-train-batches": (r"1?\d", "ends each epoch after a few batches"),
+}
+"""Options of trainers, each with a pattern for the values that are meant for debugging."""
 _DEBUGGING_TIME = 3600
 """Seconds. A shorter job is for debugging."""
 _DEBUGGERS = frozenset({"pdb", "ipdb", "debugpy", "pudb"})
@@ -305,9 +319,10 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     """A setting for debugging that slows training down, or keeps it from training.
 
     CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
-    collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch. A
-    debugger waits for input that a batch job does not have (an error). The rule ignores settings with a comment that
-    gives the reason, settings in a branch, and jobs of at most an hour.
+    collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch;
+    overfit_batches, detect_anomaly and a few limit_train_batches are for debugging, too. A debugger waits for input
+    that a batch job does not have (an error). The rule ignores settings with a comment that gives the reason, settings
+    in a branch, and jobs of at most an hour.
 
     Fix: remove the line when the fault is found.
     Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
@@ -322,9 +337,11 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             what, edits = f"{each.name}={each.value.text} {effect}", removal(script, each)
             yield Problem(each.value, what, remedy, edits=edits)
     for launch in script.training:
-        fast, module = launch.argument("fast-dev-run"), launch.program.option("module")
-        if fast is not None and fast.text.lower() not in {"false", "0"} and fast.is_known:
-            yield Problem(fast, "fast_dev_run ends the training after one batch", remedy, (launch.line,))
+        module = launch.program.option("module")
+        for name, (value, effect) in _DEBUG_OPTIONS.items():
+            text = launch.argument(name) if not brief or name == "fast-dev-run" else None
+            if text is not None and re.fullmatch(value, text.text, re.IGNORECASE):
+                yield Problem(text, f"{name.replace('-', '_')} {effect}", remedy, (launch.line,))
         waits = "--wait-for-client" in launch.program.texts
         if module is not None and module.text in _DEBUGGERS and (waits or module.text != "debugpy"):
             what = f"{module.text} waits for a person: the job does nothing until its time limit"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from hpc_kit.check.bash_syntax import CompoundCommand, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.set_up import set_variables
 
@@ -114,7 +115,7 @@ def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
 
 
 def _names(text: str, folder: str) -> bool:
-    return re.search(re.escape(folder) + r"(?![\w.-])", _plain(text)) is not None
+    return re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", _plain(text)) is not None
 
 
 def _entered(step: TracedCommand, before: str | None) -> str | None:
@@ -162,6 +163,54 @@ def _filled(step: TracedCommand) -> str | None:
         places = rest[-1:]
     match = OWN_DISK.match(places[-1]) if places else None
     return None if match is None else _plain(places[-1]).rstrip("/.")
+
+
+_KEEPS_LAST = re.compile(r"(?i)last|latest|newest|current|best|status|state|progress|pid|heartbeat")
+
+
+@rule("KIT144", "warning")
+def last_line_only(script: BatchScript) -> Iterator[Problem]:
+    """A `>` in a loop empties the file in each pass, so that only the last line remains.
+
+    A file of hosts then contains the last node alone: the launcher leaves all further nodes idle (an error). The rule
+    finds a list that a program gets after the loop.
+
+    Fix: `>>` in the loop, and an empty file before; or one `>` behind `done`.
+    Documented: bash(1), Redirections.
+    """
+    for step in script.batch_commands:
+        output, loop = step.syntax.output, step.around(*LOOPS)
+        if step.name not in {"echo", "printf"} or output is None or loop is None or step.is_conditional:
+            continue
+        changing = {each.name for each in script.assignments if loop.line <= each.line <= step.line} | {loop.name}
+        changing |= {text for each in script.batch_commands if each.name == "read" for text in each.texts[1:]}
+        path = _plain(script.resolve(output.raw.strip("\"'")))
+        is_fixed = not changing & _variables((output,)) and not re.search(r"\$\(|/dev/|\$RANDOM", path)
+        if not changing & _variables(step.syntax.words) or not is_fixed or _KEEPS_LAST.search(path):
+            continue
+        if _is_used_in(script, loop, step, path):
+            continue
+        for launch in script.launch_lines:
+            outside = launch.line > step.line and all(each is not loop for each in launch.command.compounds)
+            if outside and any(_names(word.text, path) for word in launch.command.words):
+                what = f"each pass of the loop empties {path}: only its last line remains"
+                hosts = re.search(r"(?i)host|machine|node", path) is not None
+                yield Problem(step, what, "write >>, and remove the file before the loop", (launch.line,), hosts)
+                break
+
+
+def _variables(words: Iterable[Word]) -> set[str]:
+    return {part.text for word in words for part in word.parts if part.kind == "variable"}
+
+
+def _is_used_in(script: BatchScript, loop: CompoundCommand, step: TracedCommand, path: str) -> bool:
+    """Tell whether another command of the loop names the file, or ends the loop."""
+    inside = [each for each in script.commands if any(around is loop for around in each.compounds)]
+    return any(
+        each.name in {"break", "exit"} or any(_names(text, path) for text in each.texts)
+        for each in inside
+        if each is not step
+    )
 
 
 _FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")

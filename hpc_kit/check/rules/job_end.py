@@ -26,6 +26,10 @@ _PRINTS = frozenset({"true", ":", "echo", "printf"})
 """Commands that always succeed."""
 
 
+_RELIES = re.compile(r"sbatch .*\bafterok:\S*SLURM_JOB_?ID|touch .*(?i:done|complete|success|finish)")
+"""A command that is wrong after a failure. A job without a dependency may look by itself for the results."""
+
+
 class ExitStatusFlow(NamedTuple):
     """The way of the exit status of the last training through the batch script.
 
@@ -45,10 +49,8 @@ class ExitStatusFlow(NamedTuple):
 
     @property
     def is_relied_on(self) -> bool:
-        """A later command takes it that the training has succeeded: it submits a job, or leaves a mark."""
-        # `afterany` asks for no success.
-        relying = (each for each in self.followers if not re.search("after(any|notok)", " ".join(each.texts)))
-        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in relying)
+        """A later command states that the training has succeeded: a job with `afterok` on this one, or a mark."""
+        return any(_RELIES.match(" ".join(each.texts)) for each in self.followers if not each.is_conditional)
 
     @property
     def is_read(self) -> bool:
@@ -167,9 +169,9 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
     results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script. A job that ends
-    with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success. It is an error if a later command relies on the
-    training: it submits a job, or leaves a mark with `touch`. The rule is silent about `|| echo` in a loop,
-    where one run of several may fail.
+    with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success. It is an error if a later command states that the
+    training has succeeded: a job with `afterok` on this one, or a mark such as `touch DONE`. The rule is silent about
+    `|| echo` in a loop, where one run of several may fail.
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.

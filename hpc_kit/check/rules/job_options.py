@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
@@ -161,7 +161,7 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, f"the shell runs {step.name} as a command", f"write {MARK} at the top")
 
 
-@rule("KIT105")
+@rule("KIT105", "warning")
 def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
     """An unquoted `#` cuts a value short.
 
@@ -174,12 +174,10 @@ def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
     for directive in script.directives.lines:
         cut = _cut_at(directive.text)
         if cut is not None:
-            # `--time=60# one hour` loses nothing but looks.
-            loses = not directive.text[cut + 1 : cut + 2].isspace() and cut + 1 < len(directive.text)
             kept = directive.text[:cut].split()[-1]
             what = f"the unquoted # cuts the value: Slurm reads {kept}"
             remedy = f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment'
-            yield Problem(Origin(directive.line, cut + 1), what, remedy, certain=loses)
+            yield Problem(Origin(directive.line, cut + 1), what, remedy)
 
 
 def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
@@ -208,10 +206,12 @@ def _cut_at(text: str) -> int | None:
 
 @rule("KIT106")
 def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
-    """A directive contains a variable.
+    """A directive contains a variable, or a command a file name pattern of Slurm.
 
     Slurm expands nothing in a directive: neither `$HOME` nor `$(date)` nor `~`. The log file then goes to a folder that
-    is literally named `$HOME`. That folder usually does not exist, and the job ends without a log.
+    is literally named `$HOME`. That folder usually does not exist, and the job ends without a log. The shell in turn
+    does not know the patterns of Slurm: `python train.py > %x-%j.log` writes a file of this name, in each job (a
+    warning).
 
     Fix: use Slurm's own patterns in file names (%u user, %x job name, %j job id). Or pass the option on the command
     line, `sbatch --output="$HOME/logs/%j.log" FILE`, where the shell expands it.
@@ -222,6 +222,27 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
             what = f"--{each.name}={each.value}: Slurm expands no variables here"
             remedy = f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)'
             yield Problem(each, what, remedy, certain=each.name not in _HARMLESS)
+    for step in script.batch_commands:
+        words = step.syntax.words if step.name == "tee" else ()
+        yield from _patterns([*words, *filter(None, [step.syntax.output])])
+    for launch in script.training:
+        yield from _patterns(launch.program.words)
+
+
+_PATTERN = re.compile(r"(?<![^/_.=-])%([jxAJ])(?=[/_.-]|\Z)")
+
+
+def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
+    """Find the first word with a pattern that only Slurm expands."""
+    names = {"j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME", "A": "SLURM_ARRAY_JOB_ID"}
+    for word in words:
+        text = word.raw.strip("\"'") if isinstance(word, Word) else word.text
+        match = _PATTERN.search(text)
+        # `%Y-%j` is a format for dates.
+        if match is not None and text != match[0] and not re.search("%[YymdHMS]", text):
+            what = f"the shell does not expand %{match[1]}: the file is named so in each job"
+            yield Problem(word, what, f"write ${names[match[1]]}", certain=False)
+            return
 
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
@@ -467,7 +488,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
 
     The partition only selects the nodes. Slurm gives a job the GPUs that it asks for, and hides the others: without
     --gpus, --gpus-per-node or --gres, torch.cuda.is_available() is False. The rule goes by the name of the partition
-    and by `--device cuda`, and ignores jobs that take whole nodes.
+    and by `--device cuda` or `--use-cuda`, and ignores jobs that take whole nodes.
 
     Fix: `#SBATCH --gpus-per-node=1`.
     Documented: slurm.schedmd.com/gres.html.
@@ -500,7 +521,12 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(opens, what, remedy, (launch.line,))
             return
         device = launch.argument("device", "accelerator")
-        if device is not None and re.match(r"(cuda|gpu)\b", device.text):
+        flag = re.search(
+            r"--((use|enable)[-_](cuda|gpu)|cuda)(?! (0|[Ff]alse|no)\b)(?= |\Z)", " ".join(launch.program.texts)
+        )
+        if device is None or not re.match(r"(cuda|gpu)\b", device.text):
+            device = next((word for word in launch.program.words if flag and word.text == flag[0]), None)
+        if device is not None:
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 
 
@@ -640,9 +666,15 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
     least = 1000 if script.size.has_gpus else 200
     for each in script.directive_options if script.training or script.size.has_gpus else ():
         bound = 200 if each.name == "mem-per-cpu" else least
-        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and (parse_count(each.value) or bound) < bound:
-            what = f"--{each.name}={each.value} is {each.value} MiB"
-            yield Problem(each, what, f"write --{each.name}={each.value}G")
+        if each.name not in {"mem", "mem-per-cpu", "mem-per-gpu"} or not (amount := _memory(each.value)):
+            continue
+        gpus = (script.size.gpus_per_node or 1) if each.name == "mem" else 1
+        if amount < bound:
+            what = f"--{each.name}={each.value} is {amount} MiB"
+            yield Problem(each, what, f"write --{each.name}={each.value.rstrip('MKmk')}G")
+        elif amount < bound * gpus:
+            what = f"--mem={each.value} is {amount // gpus} MiB for the process of each GPU"
+            yield Problem(each, what, "write the memory of the whole node", (script.line_of_gpus,))
     if not script.is_heterogeneous:
         yield from _beyond_every_node(script)
 
@@ -703,6 +735,13 @@ def contradicting_features(script: BatchScript) -> Iterator[Problem]:
             if any(not second.lower().startswith(first.lower()) for first, second in pairwise(sorted(models))):
                 what = f"no node has the GPUs {' and '.join(models)} at the same time"
                 yield Problem(each, what, f'write --constraint="{"|".join(models)}" for one of them')
+        request = script.directive("gres") or script.directive("gpus-per-node") or script.directive("gpus")
+        typed = re.fullmatch(r"(?:gpu:)?([A-Za-z][^:,]*):\d+", request.value) if request is not None else None
+        pair = [_GPU_MODEL.fullmatch(text) for text in (typed[1] if typed else "", each.value)]
+        names = sorted(match[1].lower() for match in pair if match)
+        if request is not None and len(names) == 2 and not names[1].startswith(names[0]):
+            what = f"no node has the GPUs {' and '.join(names)} at the same time"
+            yield Problem(each, what, "remove the constraint, or the model of the GPUs", (request.line,), certain=False)
 
 
 @rule("KIT132")

@@ -20,8 +20,11 @@ from hpc_kit.spec.shell_code import CONTAINERS
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RUNS = frozenset({"exec", "run", "start"})
-_STARTS_OTHERS = re.compile(r"(?i)launch|driver|orchestrat|dispatch|submit|workflow|parsl|schedule(?!r_)|controller")
-"""Names of Python programs that may call srun themselves."""
+_STARTS_OTHERS = frozenset({
+    "controller", "dispatch", "dispatcher", "driver", "launch", "launcher", "orchestrate", "orchestrator", "parsl",
+    "submit", "submitter", "workflow",
+})  # fmt: skip
+"""Words in the names of Python programs that may call srun themselves."""
 _RANKS = re.compile(
     r"(\w+_)?(RANK|PROCESS_(ID|INDEX)|PROC_?ID|NODE_?ID|NODE_INDEX|MACHINE_ID|LOCAL_?ID|WORKER_ID)\Z"
     r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES\Z"
@@ -127,8 +130,8 @@ def _is_unknown(program: LaunchStage) -> bool:
         return (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(program.texts[1:])
     known = program.kind not in {"program", "shell"} or program.name in HELPER_PROGRAMS
     file = program.option("file", "module")
-    starts_others = file is not None and _STARTS_OTHERS.search(PurePath(file.text).name) is not None
-    return program.name in _OTHER_WAYS or not known or starts_others
+    words = re.split(r"[^a-z]+", PurePath(file.text).name.lower()) if file is not None else []
+    return program.name in _OTHER_WAYS or not known or not _STARTS_OTHERS.isdisjoint(words)
 
 
 @rule("KIT203")
@@ -302,7 +305,8 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
 
     The batch script runs once, as task 0 on node 0. `$SLURM_PROCID`, `$SLURM_NODEID` or `$SLURM_LOCALID` on a launch
     line, in double quotes, or in a variable that was set earlier, becomes 0 there. Every task then gets that 0: each
-    node is machine 0, each process rank 0.
+    node is machine 0, each process rank 0. In the text of a job that the script submits, `sbatch <<END` or --wrap, the
+    script expands the variable, and not the other job.
 
     Fix: let the task expand the variable: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'` in single quotes, or
     `\$` within double quotes. Or let the program read the variable.
@@ -320,6 +324,23 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
             if _differs(read.name, size) and (read.line, read.column) not in idle:
                 yield _early(read, size, launch.line)
     yield from _early_exports(script)
+    yield from _early_in_other_job(script)
+
+
+_OF_ELEMENT = re.compile(r"SLURM_(ARRAY_TASK_ID|PROCID|LOCALID|NODEID)\Z")
+
+
+def _early_in_other_job(script: BatchScript) -> Iterator[Problem]:
+    """Find a variable of a task or element in the code of a job that this script submits."""
+    for step in script.batch_commands if "array" not in script.options else ():
+        words = step.syntax.words if step.name == "sbatch" and "--wrap" in " ".join(step.texts) else ()
+        parts = [part for word in words for part in word.parts]
+        parts += step.syntax.document or () if step.name == "sbatch" else ()
+        for part in parts:
+            if part.kind == "variable" and _OF_ELEMENT.match(part.text) and part.text not in script.assigned:
+                what = f"this shell expands ${part.text}, and not the job that it submits"
+                yield Problem(part.origin, what, f"write \\${part.text}", (step.line,))
+                return
 
 
 def _early_exports(script: BatchScript) -> Iterator[Problem]:
@@ -510,15 +531,18 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
 
 @rule("KIT137")
 def redirected_test(script: BatchScript) -> Iterator[Problem]:
-    """A `>` or `<` in `[ ]` is a redirection.
+    """A test in `[ ]` that tests nothing: a `>` or `<` is a redirection, and `[` needs a space.
 
     `[ $N > 0 ]` compares nothing: it writes an empty file called 0, and is true for any text. `[ $N < 10 ]` reads a
-    file called 10, and fails without it.
+    file called 10, and fails without it. `["$N" -gt 0]` is the name of a command that does not exist: the condition is
+    always false.
 
     Fix: `[ "$N" -gt 0 ]`, `[ "$N" -lt 10 ]`, or `(( N > 0 ))`.
     Documented: bash(1), test and CONDITIONAL EXPRESSIONS.
     """
     for step in script.commands:
+        if re.match(r"\[[\w\"'$-]", step.syntax.words[0].raw if step.syntax.words else ""):
+            yield Problem(step, "[ needs a space: this is the name of a command that does not exist", "write [ ... ]")
         # The parser has taken the redirection out of the words: its text is in the line alone.
         if step.name not in {"[", "test"} or step.syntax.words[0].line != step.syntax.words[-1].line:
             continue

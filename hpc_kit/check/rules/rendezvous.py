@@ -325,7 +325,7 @@ _ALL_NAMES = re.compile(r"[\"']?(\$\(|`)\s*scontrol\s+show\s+hostnames?(\s+[\"']
 _CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
 _AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
-_DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
+_DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\bdate\s[^)`]*%[sN]|\.bind\(\(")
 _RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
 _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
@@ -649,8 +649,10 @@ def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
     places = _drawn_by_tasks(script)
     for text in ports + [text for launch in wide for text in _agreed(launch)]:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
-            what = "each task draws its own value, so that all differ"
-            yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
+            of_time = "$(date" in text.text
+            what = f"each task draws its own value, so that {'some' if of_time else 'all'} differ"
+            remedy = "draw it once in the batch script, or use $SLURM_JOB_ID"
+            yield Problem(text, what, remedy, certain=not of_time)
     together = any(not _LOOPBACK.match(each.value.text) for each in script.assignments_of("MASTER_ADDR"))
     for port in ports if together else ():
         if re.search("SLURM_(PROC|LOCAL|NODE)ID", port.text):

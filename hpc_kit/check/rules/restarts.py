@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.files import OWN_DISK
 from hpc_kit.check.rules.finding import Place, Problem, rule
 
@@ -140,6 +140,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
 
 
+_NO_TRAINING = re.compile(r"(?i)(?<![a-z])(predict|infer|eval|score|generat|export|preproc|convert|extract|collect)")
+
+
 def _mentions_no_resume(script: BatchScript) -> bool:
     """Tell whether nothing in a script for Python programs speaks of a checkpoint or a resume."""
     directives = {each.line for each in script.directive_options}
@@ -147,6 +150,10 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
+    files = [launch.program.option("file", "module") for launch in script.training]
+    names = [re.split(r"[/.]", file.text.removesuffix(".py"))[-1] if file is not None else "" for file in files]
+    # The second start of another program than a training mostly has nothing to resume.
+    known = known and not all(map(_NO_TRAINING.search, names))
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
@@ -208,9 +215,12 @@ def _copies_files(script: BatchScript) -> bool:
     return any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
 
 
-def _copies_from(script: BatchScript, folder: str) -> bool:
-    """Tell whether a command, or a trap, may copy files out of a folder. `rsync -a data/ "$FOLDER/"` only fills it."""
-    for step in script.commands:
+def _copies_from(script: BatchScript, folder: str, last: TracedCommand | None) -> bool:
+    """Tell whether a command, or a trap, may copy files out of a folder. `rsync -a data/ "$FOLDER/"` only fills it.
+
+    `last`: a command that deletes the folder, so that later ones find nothing.
+    """
+    for step in script.commands if last is None else script.commands_before(last):
         if step.name in {"cp", "mv", "rsync", "scp"} and "-t" not in step.texts:
             sources = [text for text in step.texts[1:-1] if not text.startswith("-")]
             into = f"{step.texts[-1]}/".startswith(f"{folder}/")
@@ -266,9 +276,11 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
         if _finds_checkpoints(step):
             texts = step.texts[1:2]
+        # A handler runs at the end, after all copies.
+        last = None if step.trap_code or step.around("function", *LOOPS) else step
         for target in texts:
             folder = script.resolve(target).rstrip("/*")
-            ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder)
+            ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder, last)
             kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
             if kept is not None:
                 what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"
@@ -346,11 +358,19 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
         options = re.findall(r"(?<!\S)--?([a-z0-9=-]+)", match[1]) if match is not None else []
         letters = "".join(text.replace("sort=time", "t").replace("reverse", "r") for text in options)
         oldest = match is not None and "t" in letters and (match[2] == "tail") != ("r" in letters)
-        if match and oldest and _MEANS_NEWEST.search(line[: match.start()]):
+        if match and oldest and (_MEANS_NEWEST.search(line[: match.start()]) or _is_loaded(script, line)):
             shown, other = " ".join(f"-{text}" for text in options), "head" if match[2] == "tail" else "tail"
             what = f"ls {shown} | {match[2]} is the oldest file"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
+
+
+def _is_loaded(script: BatchScript, line: str) -> bool:
+    """Tell whether an option that loads a checkpoint gets the variable that a line sets."""
+    name = re.match(r"\s*(?:export\s+)?(\w+)=", line)
+    return (
+        name is not None and re.search(rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b", script.code) is not None
+    )
 
 
 def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:

@@ -21,11 +21,23 @@ from hpc_kit.slurm.job_variables import JOB_VARIABLES
 _MODULES = frozenset({"ml", "module"})
 
 
+_LOADS = frozenset({"add", "load", "restore", "swap", "switch", "try-load", "use"})
+_LOADS_NOTHING = re.compile(
+    r"\Z|-|av|del|describe|disable|help|is-|key|list|ls\Z|overview|purge|reset|rm\Z|save|show|spider|tablelist|un|whatis"
+)
+"""Further words behind `ml`, which loads any other word as a module."""
+
+
+def _verb(step: TracedCommand) -> str:
+    """Return the first word of a command that is no option: `load` in `module -q load cuda`."""
+    return next((text for text in step.texts[1:] if not text.startswith("-")), "")
+
+
 def sets_up(step: TracedCommand) -> bool:
     """Tell whether a command sets up the environment of the shell: a module, conda, or a virtual environment."""
-    second = next((text for text in step.texts[1:] if not text.startswith("-")), "")
+    second = _verb(step)
     if step.name in _MODULES:
-        return second in {"load", "add", "swap", "use"} or (step.name == "ml" and second.isidentifier())
+        return second in _LOADS or (step.name == "ml" and not _LOADS_NOTHING.match(second))
     if step.name in {"source", "."}:
         return bool(re.search(r"activate|env|setup|conda", second))
     return step.name in {"conda", "mamba", "micromamba"} and second == "activate"
@@ -52,12 +64,12 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
         training = [script.launch_lines[-1]]
     for step in filter(sets_up, script.batch_commands):
         if (launch := _outside(script, step, training)) is not None:
-            what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
+            what = f"the parentheses end the effect of {step.name} {_verb(step)}: line {launch.line} does not get it"
             lines = (launch.line, *(each.line for each in step.compounds if each.kind == "subshell"))
             yield Problem(step, what, "remove the parentheses, or put the training inside", lines)
             break
         if len(step.position.pipeline.commands) > 1 and training:
-            what = f"the pipe ends the effect of {step.name} {step.texts[1]}: each part of a pipe runs in a subshell"
+            what = f"the pipe ends the effect of {step.name} {_verb(step)}: each part of a pipe runs in a subshell"
             yield Problem(step, what, "remove the pipe", (training[-1].line,))
             break
     for launch in script.launch_lines:
@@ -107,16 +119,19 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             continue
         of_modules = step.name in _MODULES
         before = loaded.get(of_modules)
+        # `module unload` after `source activate` removes on purpose what only the activation needed.
+        needed = loaded.get(False) if of_modules and _verb(step) not in {"purge", "reset"} else None
         if before is not None and _takes_back(step, before):
-            undone[of_modules] = step, before
-        elif sets_up(step) or (of_modules and "restore" in step.texts[1:2]):
+            if needed is None or not script.is_before(before, needed):
+                undone[of_modules] = step, before
+        elif sets_up(step):
             loaded[of_modules] = step
             # Loaded again: the earlier purge was a clean start.
             undone.pop(of_modules, None)
     for step, before in undone.values():
         after = next((launch for launch in training if script.is_before(step, launch.command)), None)
         if after is not None and (step.position.block is before.position.block or not step.is_conditional):
-            what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
+            what = f"this takes back {before.name} {_verb(before)} of line {before.line}"
             remedy = f"move it above line {before.line}, or behind the training"
             yield Problem(step, what, remedy, (before.line, after.line))
 
@@ -295,7 +310,10 @@ def _unread_variables(script: BatchScript) -> list[str]:
     return [name for name in own if uses[name] == 1]
 
 
-_SET_OUTSIDE = re.compile(r"(CONDA|CUDA|MPI|NCCL|PYTHON|SLURM|TORCH|WANDB)_|\w+_(HOME|PREFIX|ROOT)\Z")
+_SET_OUTSIDE = re.compile(
+    r"(CONDA|CUDA|HIP|HSA|MKL|MPI|NCCL|OMPI|PYTHON|ROCM|ROCR|SLURM|TORCH|UCX|WANDB)_"
+    r"|\w+_(HOME|PREFIX|ROOT|(INC|INCLUDE|LIB|LIBRARY)(_?(DIR|PATH))?)\Z"
+)
 """Variables of Slurm, of modules, and of the user's own settings for libraries."""
 
 
@@ -595,14 +613,15 @@ _CONFIGURATION = re.compile(r".*\.(json|ya?ml|toml|ini|cfg|conf|config)\Z")
 
 @rule("KIT134", "warning")
 def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
-    r"""A quoted here-document contains a variable of the script.
+    r"""A quoted here-document, or single quotes, contain a variable of the script.
 
     After `<<'END'`, bash expands nothing: the file contains the characters `$OUT`. Programs that read JSON, YAML or
-    TOML take them for the name of a folder.
+    TOML take them for the name of a folder. So does a program with `--out 'runs/$SLURM_JOB_ID'`.
 
-    Fix: `<<END` without quotes, and `\$` for each `$` that must stay.
-    Documented: bash(1), Here Documents.
+    Fix: `<<END` without quotes, and `\$` for each `$` that must stay; double quotes for an argument.
+    Documented: bash(1), Here Documents and QUOTING.
     """
+    yield from _single_quotes(script)
     if re.search(r"\b(envsubst|expandvars)\b|\bsed\b|\bperl\b", script.code):
         return
     for step in script.batch_commands:
@@ -619,3 +638,19 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         if name is not None:
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
             yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))
+
+
+def _single_quotes(script: BatchScript) -> Iterator[Problem]:
+    """Find a variable in single quotes among the arguments of a training."""
+    for launch in script.training:
+        if not launch.program.option("file", "module") or launch.inner_command.name == "eval":
+            continue
+        for part in (part for word in launch.inner_command.syntax.words for part in word.parts):
+            # In double quotes, a `\$` is a part of its own.
+            is_text = part.kind == "text" and part.quoted
+            match = re.search(r"\$(\w+|\{SLURM_\w+\})", part.text) if is_text else None
+            name = match[1].strip("{}") if match is not None else ""
+            if name.startswith("SLURM_") or name in script.assigned:
+                what = f"${name} in single quotes stays as it is: the program gets these characters"
+                yield Problem(part.origin, what, "use double quotes", (launch.line,))
+                return

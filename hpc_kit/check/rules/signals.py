@@ -31,7 +31,8 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     has at most KillWait (30 seconds) left. With a trap but a launch line in the foreground, bash runs the trap only
     after that line has ended, which is too late.
 
-    No trap runs at SIGKILL or SIGSTOP.
+    No trap runs at SIGKILL or SIGSTOP. In double quotes, the shell expands the variables of the trap when it reads the
+    line: `trap "kill $pid" USR1` above `pid=$!` kills nothing.
 
     Fix: remove `B:`, so that the tasks of srun get the signal. By default (proctrack/cgroup), processes that a task
     starts do not get it: end a script under srun with `exec python ...`. Or write `trap '...' USR1` in the batch
@@ -41,6 +42,7 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         if step.trap_signals & {"KILL", "STOP", "9", "19"}:
             yield Problem(step, "no trap runs at SIGKILL or SIGSTOP", "write a trap for TERM, which Slurm sends first")
+        yield from _expanded_too_early(script, step)
     directive, signal = script.directive("signal"), read_signal(script)
     if directive is None or signal is None or not signal.batch_shell:
         return
@@ -59,6 +61,16 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
         yield Problem(
             flow.launch.command, what, remedy, (directive.line, *(trap.line for trap in traps)), certain=False
         )
+
+
+def _expanded_too_early(script: BatchScript, step: TracedCommand) -> Iterator[Problem]:
+    """Find a variable in the double quotes of a trap that only a later line sets."""
+    for part in step.syntax.words[1].parts if step.trap_code and not step.around("function") else ():
+        lines = [each.line for each in script.assignments_of(part.text)] if part.kind == "variable" else []
+        if lines and min(lines) > step.line and not part.detail:
+            what = f"${part.text} is expanded now, and not when the trap runs: line {min(lines)} has not set it yet"
+            yield Problem(part.origin, what, "write the trap in single quotes", (min(lines),))
+            return
 
 
 @rule("KIT412", "warning")

@@ -15,7 +15,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.slurm.sizes import JobSize, parse_count, read_gpu_counts, size_of_step
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GpuCounts, JobSize, parse_count, read_gpu_counts, size_of_step
 
 _PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
 """Builtins that are also programs."""
@@ -241,13 +241,14 @@ def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
 def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     """Two steps at the same time need the same resources.
 
-    A step takes all resources of the job on its nodes, unless its line says less; the memory of --mem, too. The next
-    step waits for it ("Step creation temporarily disabled, retrying"). Steps in the background then run one after
-    another; behind a server or monitor, the training never starts (an error).
+    A step takes all resources of the job on its nodes, unless its line says less: all GPUs without an option for GPUs.
+    The next step waits for it ("Step creation temporarily disabled, retrying"). Steps in the background then run one
+    after another; behind a server or monitor, the training never starts (an error). If the cluster allocates memory
+    (CR_Core_Memory, as most do), a step without an option for memory also takes all memory of --mem.
 
     Fix: `srun --overlap ...` for a monitor; `srun --exact -n 1 -c 8 --gpus=1 --mem=30G ... &` for steps that share a
     node; `-w HOST` for one step on each node.
-    Documented: srun(1), --exact and --overlap; Slurm release notes 20.11.
+    Documented: srun(1), --exact, --overlap and --gres; Slurm release notes 20.11; slurm.conf(5), SelectTypeParameters.
     """
     job = script.size
     if script.is_heterogeneous or job.nodes is None:
@@ -264,38 +265,52 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
         forever, claim = never_ends(launch), _claim_of(script, launch, srun)
         if claim is None or not (launch.is_training or forever):
             continue
-        blocker = next((other for held, other in running.items() if held.excludes(claim, job)), None)
+        blocker = next(((other, used) for held, other in running.items() if (used := held.blocks(claim, job))), None)
         if blocker is not None:
-            endless = never_ends(blocker)
-            effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
-            what = f"the step in line {blocker.line} {effect}" + ("" if endless else ": this one waits for it")
+            other, used = blocker
+            endless = never_ends(other)
+            effect = "it never ends, so that this step never starts" if endless else "this one waits for it"
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
-            yield Problem(srun, what, remedy, (blocker.line,), certain=endless)
+            certain = endless and used != _MEMORY
+            yield Problem(srun, f"the step in line {other.line} has {used}: {effect}", remedy, (other.line,), certain)
         if step.in_background:
             again = _calls_at_once(script, step) if not launch.in_loop else not _waits_inside(script, step)
-            if again and claim.excludes(claim, job):
-                what = "each of these steps has all resources of the node: they run one after another"
+            if again and (used := claim.blocks(claim, job)):
+                what = f"each of these steps has {used}: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
             # The first step with these resources is the one that holds them.
             running.setdefault(claim, launch)
 
 
+_MEMORY = "all memory of --mem, if the cluster allocates memory"
+
+
 class _Claim(NamedTuple):
-    """The nodes of a step. `exact`: it takes only these CPUs and GPUs of the job, rather than all of its nodes."""
+    """The nodes of a step.
+
+    `exact`: it takes only these CPUs and GPUs of the job, rather than all of its nodes. `whole_memory`: it takes all
+    memory of the job on its nodes.
+    """
 
     nodes: int
     exact: bool
+    whole_memory: bool
     cpus: int
     gpus: int
 
-    def excludes(self, other: _Claim, job: JobSize) -> bool:
-        """Tell whether two steps cannot run at the same time in the job."""
+    def blocks(self, other: _Claim, job: JobSize) -> str:
+        """Return the resources that keep another step waiting for this one; an empty string if both can run."""
+        on_one_node, all_of_node = self.nodes + other.nodes > (job.nodes or 0), "all resources of the node"
         if not (self.exact and other.exact):
-            return self.nodes + other.nodes > (job.nodes or 0)
+            return all_of_node if on_one_node else ""
         # Slurm allocates both threads of a core.
         each = (job.cpus_per_task or 1) + (job.cpus_per_task or 1) % 2
         cpus, gpus = (job.ntasks or 0) * each, (job.gpus_per_node or 0) * (job.nodes or 0)
-        return 0 < cpus < self.cpus + other.cpus or 0 < gpus < self.gpus + other.gpus
+        if 0 < cpus < self.cpus + other.cpus:
+            return all_of_node
+        if 0 < gpus < self.gpus + other.gpus:
+            return "all GPUs of the job" if self.gpus == gpus else all_of_node
+        return _MEMORY if on_one_node and (self.whole_memory or other.whole_memory) else ""
 
 
 def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
@@ -303,17 +318,20 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
         return None
     options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
-    gpus = read_gpu_counts(options)
-    given = gpus.per_node is not None or gpus.per_task or gpus.total
+    gpus, nodes = read_gpu_counts(options), size.nodes or script.size.nodes or 1
+    given = bool(options.keys() & {"gres", *GPU_COUNT_OPTIONS})
+    # A step without an option inherits --gpus-per-task, or all GPUs that the job has on its nodes.
+    per_task = read_gpu_counts(script.options).per_task
+    inherited = GpuCounts(per_task=per_task) if per_task else GpuCounts(per_node=script.size.gpus_per_node)
+    taken = (gpus if given else inherited).in_job(nodes, size.ntasks)
     # A step inherits --mem, which is all memory of the job on the node.
     own_memory = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"} or script.options.get("mem", "0") == "0"
     # -c implies --exact.
-    exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"} and own_memory)
+    exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"})
     whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     ntasks = (size.ntasks or 1) if size.is_stated else 1
     cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
-    nodes = size.nodes or script.size.nodes or 1
-    return _Claim(nodes, exact, cpus, (gpus.in_job(nodes, size.ntasks) or 0) if given else 0)
+    return _Claim(nodes, exact, not own_memory, cpus, taken or 0)
 
 
 def never_ends(launch: LaunchLine) -> bool:
