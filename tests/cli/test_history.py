@@ -112,6 +112,7 @@ def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, proj
         subprocess.run([*git, *words], cwd=project, check=True)
     assert run_job(kit) == 0
     (project / "train.py").write_text("2\n")
+    assert kit("resubmit", "count").stderr.endswith("found  runs of count: 1\n  do     hpc-kit resubmit 1\n")
     done = kit("resubmit", "1", "--set", "resources.time=20", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

@@ -112,7 +112,7 @@ def test_runs_are_read_without_a_state_directory(
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(file))
-    error = "the embedded Slurm's state directory cannot be made"
+    error = "the embedded Slurm's state directory cannot be used"
     for words, status, out in (
         (["logs"], 0, "hello\n"),
         (["logs", "1"], 0, "hello\n"),
