@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
+from hpc_kit.check.bash_syntax import Assignment, CompoundCommand, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -363,6 +363,17 @@ class BatchScript:
             # `python train.py && sbatch next.sh` tests nothing.
             numbers |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
         return [self.lines[number - 1] for number in sorted(numbers)]
+
+    def changed_in(self, loop: CompoundCommand) -> set[str]:
+        """Return the variables that have another value in each pass of a loop."""
+        inside = [step for step in self.commands if any(each is loop for each in step.compounds)]
+        last = max((word.line for step in inside for word in step.syntax.words), default=loop.line)
+        # `((rank++))` is no command of the trace.
+        found = re.findall(
+            r"(?<![\w-])(\w+)(?:\+\+|[-+*]?=)|\+\+(\w+)", "\n".join(self.lines[loop.line - 1 : last + 1])
+        )
+        read = {text for step in inside if step.name == "read" for text in step.texts[1:]}
+        return {name for pair in found for name in pair if name} | {loop.name} | read
 
     @cached_property
     def functions(self) -> dict[str, list[TracedCommand]]:

@@ -564,6 +564,25 @@ BAD = [
         E,
         "lines count from 1",
     ),
+    Bad(
+        "KIT207",
+        ONE_A_NODE
+        + "rank=0\nfor h in $H; do\n  srun -N1 -n1 -w $h torchrun --nnodes=4 --node-rank=$rank t.py &\ndone\n",
+        5,
+        E,
+        "each pass of the loop starts an agent with --node-rank=0",
+    ),
+    Bad("KIT308", HEAD + "torchrun a.py &\nCUDA_VISIBLE_DEVICES=1 torchrun b.py\n", 3, E, "line 2 uses port 29500"),
+    Bad("KIT308", HEAD + "for i in 0 1; do torchrun --master-port=29601 t.py $i & done\n", 2, E, "uses port 29601"),
+    Bad("KIT251", HEAD + '#SBATCH -a 0-1\nM="a b"\npython t.py ${M[$SLURM_ARRAY_TASK_ID]}\n', 4, E, "no list"),
+    Bad("KIT252", HEAD + "#SBATCH -a 1-9\npython t.py --name $SLURM_ARRAY_JOB_ID\n", 3, W, "same command"),
+    Bad(
+        "KIT311",
+        GPUS + "CUDA_VISIBLE_DEVICES=0 python t.py 0 &\nCUDA_VISIBLE_DEVICES=0 python t.py 1 &\nwait\n",
+        4,
+        W,
+        "line 3 uses GPU 0 at the same time",
+    ),
     Bad("KIT125", HEAD + "module -q load cuda | tee log\npython t.py\n", 2, W, "effect of module load:"),
     Bad("KIT125", HEAD + "ml -q cuda/12.4\nml purge\npython t.py\n", 3, W, "takes back ml cuda/12.4 of line 2"),
     Bad(
@@ -1916,6 +1935,22 @@ GOOD = [
     ("KIT140", HEAD + "#SBATCH --gres=gpu:a100:4\n#SBATCH -C a100-80g\n"),
     ("KIT140", HEAD + "#SBATCH --gres=gpu:l40:4\n#SBATCH -C l40s\n"),
     ("KIT251", HEAD + "#SBATCH -a 1-9\nA=$(awk -v n=$SLURM_ARRAY_TASK_ID 'NR==n' p.txt)\npython t.py $A\n"),
+    (
+        "KIT207",
+        ONE_A_NODE + "r=0\nfor h in $H; do\n  srun -N1 -n1 -w $h torchrun --nnodes=4 --node-rank=$r t.py &\n"
+        "  ((r++))\ndone\nwait\n",
+    ),
+    ("KIT308", HEAD + "torchrun a.py &\nwait\ntorchrun b.py\n"),
+    ("KIT308", HEAD + "torchrun --standalone a.py &\ntorchrun --standalone b.py\n"),
+    ("KIT308", HEAD + "torchrun --master-port 2001 a.py &\ntorchrun --master-port 2002 b.py\n"),
+    ("KIT308", HEAD + "p=29501\nfor i in 0 1; do\n  torchrun --master-port=$p t.py $i &\n  p=$((p + 1))\ndone\n"),
+    ("KIT251", HEAD + '#SBATCH -a 0-1\nM="a b"\nM=($M)\npython t.py ${M[$SLURM_ARRAY_TASK_ID]}\n'),
+    ("KIT311", GPUS + "for g in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$g python t.py & done\nwait\n"),
+    (
+        "KIT311",
+        HEAD + "#SBATCH -N1 --gpus-per-node=2\nCUDA_VISIBLE_DEVICES=0 python a.py &\n"
+        "CUDA_VISIBLE_DEVICES=0 python b.py &\nCUDA_VISIBLE_DEVICES=1 python c.py &\nwait\n",
+    ),
     ("KIT144", HEAD + "for n in a b; do echo $n > $n.txt; python p.py $n.txt; done\npython t.py a.txt\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n > cfg; python p.py cfg; done\npython t.py cfg\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n >> cfg; done\npython t.py cfg\n"),

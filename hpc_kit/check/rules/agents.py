@@ -166,16 +166,28 @@ def _loops_over_nodes(launch: LaunchLine) -> bool:
     return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
+def _is_same_in_loop(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether a loop over hosts starts an agent on each, and changes nothing else of the line."""
+    starter, loop = launch.stage("srun", "ssh"), launch.command.around(*LOOPS)
+    if starter is None or loop is None or launch.command.is_conditional:
+        return False
+    read = {part.text for word in launch.command.syntax.words for part in word.parts if part.kind == "variable"}
+    on_hosts = starter.kind == "ssh" or bool(starter.options.keys() & {"nodelist", "relative"})
+    return on_hosts and loop.name in read and read & script.changed_in(loop) == {loop.name}
+
+
 def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
     """Find agents that have the same rank on all nodes."""
     nodes, size, rank = agent.node_count, script.size_of(launch), agent.node_rank
     one = (nodes is None and agent.kind != "composer") or (nodes is not None and nodes.text in {"1", "1:1"})
     if one or agent.kind == "deepspeed" or _may_be_configured(script, agent):
         return None
+    option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
+    if rank is not None and rank.number is not None and _is_same_in_loop(script, launch):
+        return f"each pass of the loop starts an agent with {option}={rank.text}", "count the nodes in the loop", None
     # KIT203 reports several agents on a node.
     if not size.has_several_nodes or size.tasks_per_node != 1:
         return None
-    option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None:
         # With one task on each node, SLURM_LOCALID is 0 everywhere.
         same = rank.number is not None or rank.variable == "SLURM_LOCALID"

@@ -143,7 +143,13 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     for part in [part for step in script.commands for part in step.syntax.parts]:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
         length = index.lengths.get(part.text)
-        if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
+        if subscript is None or part.text in seen or not index.depends(subscript[1]):
+            continue
+        if length is None:
+            if re.search(r"\S\s+\S", index.values.get(part.text, "")) and max(array.indexes) > 0:
+                seen.add(part.text)
+                what = f"{part.text} is one text and no list: an index above 0 selects nothing"
+                yield Problem(part.origin, what, f"write {part.text}=(...)", (directive.line,), certain=True)
             continue
         selected[part.text] = _Selection(subscript[1], length, part.origin)
         low = 1 if counts_from_one(script) else 0
@@ -312,7 +318,7 @@ def unused_index(script: BatchScript) -> Iterator[Problem]:
     code = [line for number, line in script.code_lines if number not in messages or re.search(r"[>|;&`]|\$\(", line)]
     texts = [*code, *(each.value for each in script.directive_options if each.name == "export")]
     training = script.training
-    if not training or any("SLURM_ARRAY" in text or "%a" in text for text in texts):
+    if not training or any("SLURM_ARRAY_TASK" in text or "%a" in text for text in texts):
         return
     if all(launch.program.kind == "python" for launch in training):
         launch = training[-1]

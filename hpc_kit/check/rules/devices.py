@@ -27,16 +27,18 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     """The script sets CUDA_VISIBLE_DEVICES.
 
     Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
-    fewer GPUs than the job has leaves the rest idle; an empty one, or `--device cpu`, leaves all of them idle. With one
-    GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task but the first without a GPU.
-    `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first node (an error). The rule ignores a script that
-    divides its GPUs among programs, and lines with a comment that names a reason.
+    fewer GPUs than the job has leaves the rest idle, and so do two programs at the same time on one GPU. An empty one,
+    or `--device cpu`, leaves all of them idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves
+    every task but the first without a GPU. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first node (an
+    error). The rule ignores a script that divides its GPUs among programs, and lines with a comment that names a
+    reason.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
     Documented: slurm.schedmd.com/gres.html.
     """
     yield from _hidden_devices(script)
+    yield from _shared_device(script)
     for each in script.assignments_of(*_VISIBLE_DEVICES):
         text = each.value.text
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
@@ -67,6 +69,21 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             continue
         remedy = "remove the line, and use the local rank as index of the visible devices"
         yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
+
+
+def _shared_device(script: BatchScript) -> Iterator[Problem]:
+    """Find programs that run at the same time on one GPU, while others of the job are idle."""
+    given = [each for each in script.assignments_of(*_VISIBLE_DEVICES) if each.is_for_one_command]
+    running = [(each, launch) for each in given for launch in script.launches_of(each) if launch.command.in_background]
+    used = {number for each in given for number in _numbers_of(each) or {-1}}
+    if -1 in used or len(used) >= (script.size.gpus_per_node or 0) or script.sources_files:
+        return
+    for (first, launch), (second, other) in itertools.pairwise(running):
+        waits = any(launch.line < step.line < other.line for step in script.batch_commands if step.name == "wait")
+        if first.value.text == second.value.text and not waits:
+            what = f"line {launch.line} uses GPU {first.value.text} at the same time, and the rest of the GPUs is idle"
+            yield Problem(second.value, what, "give each program a GPU of its own", (launch.line, script.line_of_gpus))
+            return
 
 
 def _hidden_devices(script: BatchScript) -> Iterator[Problem]:

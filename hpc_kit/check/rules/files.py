@@ -182,8 +182,7 @@ def last_line_only(script: BatchScript) -> Iterator[Problem]:
         output, loop = step.syntax.output, step.around(*LOOPS)
         if step.name not in {"echo", "printf"} or output is None or loop is None or step.is_conditional:
             continue
-        changing = {each.name for each in script.assignments if loop.line <= each.line <= step.line} | {loop.name}
-        changing |= {text for each in script.batch_commands if each.name == "read" for text in each.texts[1:]}
+        changing = script.changed_in(loop)
         path = _plain(script.resolve(output.raw.strip("\"'")))
         is_fixed = not changing & _variables((output,)) and not re.search(r"\$\(|/dev/|\$RANDOM", path)
         if not changing & _variables(step.syntax.words) or not is_fixed or _KEEPS_LAST.search(path):

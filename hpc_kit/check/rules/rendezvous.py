@@ -10,7 +10,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
 from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
-from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.set_up import sets
 from hpc_kit.slurm.sizes import size_of_job
@@ -591,14 +591,16 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
 
 @rule("KIT308", "warning")
 def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
-    """All elements of an array use the same port.
+    """Elements of an array, or programs at the same time, use the same port.
 
     A port that depends on SLURM_ARRAY_JOB_ID only is the same for all elements. Two of them on one node collide, or
-    join each other's rendezvous.
+    join each other's rendezvous. So do two launchers in the background of one script (an error); without an option for
+    it, torchrun, accelerate and deepspeed use port 29500.
 
-    Fix: use SLURM_JOB_ID, which differs between the elements.
-    Documented: sbatch(1), --array; slurm.schedmd.com/job_array.html.
+    Fix: use SLURM_JOB_ID, which differs between the elements; `torchrun --standalone` on one node.
+    Documented: sbatch(1), --array; slurm.schedmd.com/job_array.html; pytorch.org/docs/stable/elastic/run.html.
     """
+    yield from _port_at_once(script)
     array = script.directive("array")
     if array is None or "exclusive" in script.options:
         return
@@ -606,6 +608,36 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
         if "SLURM_ARRAY_JOB_ID" in text.text and not re.search("SLURM_(ARRAY_TASK|JOB)_ID", text.text):
             what = "all elements of the array use this port"
             yield Problem(text, what, "use SLURM_JOB_ID instead of SLURM_ARRAY_JOB_ID", (array.line,))
+
+
+def _port_at_once(script: BatchScript) -> Iterator[Problem]:
+    """Find two launchers that use the same port of this node at the same time."""
+    running: dict[str, int] = {}
+    launches = {id(launch.command): launch for launch in script.launch_lines}
+    for step in script.batch_commands:
+        if step.name == "wait":
+            running = {}
+        launch = launches.get(id(step))
+        agent = launch.agent if launch is not None and launch.stages[0] is launch.agent else None
+        chosen = {"rdzv-endpoint", "rdzv-backend", "standalone", "config-file", "hostfile"}
+        if launch is None or agent is None or agent.may_hide_options or agent.options.keys() & chosen:
+            continue
+        if step.is_conditional or any(name.startswith(("PET_", "MASTER_PORT")) for name in script.assigned):
+            continue
+        option = agent.option("master-port", "main-process-port")
+        port, loop = option.text if option is not None else "29500", step.around(*LOOPS)
+        read = {part.text for word in step.syntax.words for part in word.parts if part.kind == "variable"}
+        again = loop is not None and step.in_background and not read & (script.changed_in(loop) - {loop.name})
+        if not port.isdigit():
+            continue
+        if port in running or again:
+            what = f"line {running.get(port, step.line)} uses port {port} at the same time: the second one fails"
+            yield Problem(
+                option or agent, what, "give each launcher a port", (running.get(port), launch.line), certain=True
+            )
+            return
+        if step.in_background:
+            running[port] = step.line
 
 
 @rule("KIT309")
