@@ -417,7 +417,7 @@ class _FileCollector:
         last, known = self.reader.last, self.evidence.last
         end = "\n".join(text for _, text in last).lower()
         may_finish = any(word in end for word in _FINISHED_WORDS)
-        shapes = Counter(_shape(text) for _, text in last) if may_finish else Counter[bytes]()
+        shapes = Counter(_shape(text) for _, text in last) if may_finish else Counter(())
         if not (may_finish or self.labels):
             last = [entry for entry in last[:-1] if entry[1].startswith(("[", "("))] + last[-1:]
         for (_, before), (number, text) in pairwise([(0, ""), *last]):
