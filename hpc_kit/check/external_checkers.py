@@ -27,8 +27,9 @@ _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
 _IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
 """Findings that our own rules replace, or that one file cannot decide: #!, line ends, sourced files, variables."""
-_HABITS = {1083, 2034, 2046, 2128, 2155, 2164, 2206, 2207}
-"""Findings about `export A=$(...)`, `nodes=($(...))` and `cd DIR`, which most working batch scripts contain."""
+_HABITS = {1083, 2034, 2046, 2054, 2128, 2140, 2155, 2164, 2206, 2207}
+"""Findings about `export A=$(...)`, `nodes=($(...))`, `cd DIR`, `(--betas 0.9,0.95)` and `--export=ALL,A="$B",C="$D"`,
+which most working batch scripts contain."""
 _OWN_GRAMMAR = {1072, 1073, 1088, 1089}
 """Syntax that shellcheck cannot read. `bash -n` decides whether the shell can."""
 
