@@ -27,11 +27,9 @@ _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
 _IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
 """Findings that our own rules replace, or that one file cannot decide: #!, line ends, sourced files, variables."""
-_HABITS = {1083, 2034, 2046, 2128, 2140, 2155, 2164, 2206, 2207}
-"""Findings about `export A=$(...)`, `nodes=($(...))`, `cd DIR` and JSON in arguments, which most working batch scripts
-contain.
-"""
-_COMMAS = 2054
+_HABITS = {1083, 2034, 2046, 2054, 2128, 2140, 2155, 2164, 2206, 2207}
+"""Findings about `export A=$(...)`, `nodes=($(...))`, `cd DIR`, `(--betas 0.9,0.95)` and `--export=ALL,A="$B",C="$D"`,
+which most working batch scripts contain."""
 _OWN_GRAMMAR = {1072, 1073, 1088, 1089}
 """Syntax that shellcheck cannot read. `bash -n` decides whether the shell can."""
 
@@ -151,15 +149,7 @@ def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mappin
         comments = json.loads(answer.stdout)
     except ValueError:
         return "its answer is not valid JSON"
-    return [_from_shellcheck(comment, script) for comment in comments if not _is_habit(comment, script)]
-
-
-def _is_habit(comment: Mapping[str, object], script: BatchScript) -> bool:
-    """Return whether working scripts mostly contain this, or a rule of ours says it better."""
-    if comment["code"] == _COMMAS:
-        # `(--data=a,b --steps=3)` is right, and only `(1, 2, 3)` has the commas in its elements.
-        return re.search(r",(\s|\))", script.lines[int(str(comment["line"])) - 1]) is None
-    return comment["code"] in _IGNORED | _HABITS
+    return [_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED | _HABITS]
 
 
 def _from_shellcheck(comment: Mapping[str, object], script: BatchScript) -> Finding:

@@ -114,16 +114,6 @@ def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
     assert findings[0].evidence == ((2, "cd x"),)
 
 
-@pytest.mark.parametrize(
-    ("line", "codes"), [("A=(--data=a,b --steps=3)", []), ("A=(1, 2, 3)", ["SC2054"]), ("A=(1,2,3,)", ["SC2054"])]
-)
-def test_commas_inside_of_an_argument_are_right(environ: dict[str, str], line: str, codes: list[str]) -> None:
-    comment = {"line": 2, "column": 4, "level": "warning", "code": 2054, "message": "Use spaces, not commas"}
-    answers = FINE | {"shellcheck": (1, json.dumps([comment]), "")}
-    found = outcomes(f"{HEAD}{line}\n", environ, Answers(**answers))
-    assert [finding.code for finding in found["shellcheck"].findings] == codes
-
-
 def test_unreadable_shellcheck_output_is_no_finding(environ: dict[str, str]) -> None:
     found = outcomes(HEAD, environ, Answers(**FINE | {"shellcheck": (2, "", "unknown option")}))
     assert found["shellcheck"] == CheckerResult("shellcheck", skipped="its answer is not valid JSON")

@@ -583,6 +583,7 @@ BAD = [
         W,
         "line 3 uses GPU 0 at the same time",
     ),
+    Bad("KIT139", HEAD + 'L=(1,2)\nfor l in "${L[@]}"; do python t.py $l; done\n', 2, E, "this is one element"),
     Bad("KIT125", HEAD + "module -q load cuda | tee log\npython t.py\n", 2, W, "effect of module load:"),
     Bad("KIT125", HEAD + "ml -q cuda/12.4\nml purge\npython t.py\n", 3, W, "takes back ml cuda/12.4 of line 2"),
     Bad(
@@ -1951,6 +1952,7 @@ GOOD = [
         HEAD + "#SBATCH -N1 --gpus-per-node=2\nCUDA_VISIBLE_DEVICES=0 python a.py &\n"
         "CUDA_VISIBLE_DEVICES=0 python b.py &\nCUDA_VISIBLE_DEVICES=1 python c.py &\nwait\n",
     ),
+    ("KIT139", HEAD + 'A=(0,1)\nL=(0,1 2,3)\nfor l in ${L[@]}; do python t.py --gpus $l "${A[@]}"; done\n'),
     ("KIT144", HEAD + "for n in a b; do echo $n > $n.txt; python p.py $n.txt; done\npython t.py a.txt\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n > cfg; python p.py cfg; done\npython t.py cfg\n"),
     ("KIT144", HEAD + "for n in a b; do echo $n >> cfg; done\npython t.py cfg\n"),

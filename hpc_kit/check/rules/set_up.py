@@ -385,16 +385,27 @@ _CREATES_NOTHING = frozenset({
 })  # fmt: skip
 
 
+_WHOLE_LIST = re.compile(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
+
+
 @rule("KIT139")
 def first_element(script: BatchScript) -> Iterator[Problem]:
     """The name of a list without `[@]` is its first element.
 
     `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments. A list whose
-    first element is no option is a warning, because the element may be meant: `--lr $RATES`.
+    first element is no option is a warning, because the element may be meant: `--lr $RATES`. Spaces separate the
+    elements: `RATES=(0.1,0.01)` is one element.
 
-    Fix: `"${SEEDS[@]}"`.
+    Fix: `"${SEEDS[@]}"`, and `(0.1 0.01)`.
     Documented: bash(1), Arrays.
     """
+    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
+    over = {match[1] for loop in loops.values() for match in map(_WHOLE_LIST.fullmatch, loop.words) if match}
+    for each in script.written_assignments:
+        elements = each.value.elements or ()
+        if each.name in over and len(elements) == 1 and re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+,?", elements[0].raw):
+            what = f"this is one element: the loop over {each.name} runs once, with all of the text"
+            yield Problem(elements[0], what, f"write {each.name}=({' '.join(elements[0].raw.split(','))})")
     lists: dict[str, tuple[Word, ...]] = {}
     for each in script.written_assignments:
         lists[each.name] = each.value.elements or ()
@@ -405,7 +416,6 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
     if not several or script.sources_files or script.interpreter == "zsh":
         return
     mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
-    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
     for loop in loops.values():
         if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
             name = match[1] or match[2]
