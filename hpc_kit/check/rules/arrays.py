@@ -153,17 +153,15 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             continue
         selected[part.text] = _Selection(subscript[1], length, part.origin)
         low = 1 if counts_from_one(script) else 0
-        values = [index.compute(subscript[1], each) for each in array.indexes]
-        fault = _outside_list(
-            script, part.text, range(low, length + low), dict(zip(array.indexes, values, strict=True))
-        )
-        known = {value - low for value in values if value is not None}
+        values = {each: index.compute(subscript[1], each) for each in array.indexes}
+        fault = _outside_list(script, part.text, range(low, length + low), values)
+        known = {value - low for value in values.values() if value is not None}
         if fault is not None:
             seen.add(part.text)
             remedy = f"change --array={directive.value}; {script.interpreter or 'bash'} counts from {low}"
             yield Problem(part.origin, fault, remedy, (directive.line,), certain=True)
         # An array that misses one end of the list was mostly counted from the wrong number.
-        elif None not in values and known in index.all_but_one(part.text):
+        elif None not in values.values() and known in index.all_but_one(part.text):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"

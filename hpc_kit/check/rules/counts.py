@@ -151,18 +151,15 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         what = f"the program is told to use {told.text} of the {gpus} GPUs of the node: the rest is idle"
         yield Problem(told, what, "request fewer GPUs", (script.line_of_gpus, launch.line), certain=False)
         return
-    if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
-        return
+    by_variable = agent is not None and script.sets_torchrun_option(agent, "nproc-per-node")
     # Each of several tasks sees the GPUs of its own.
     bound = "gpus-per-task" in script.options and (agent is None or size.tasks_per_node != 1)
-    if not gpus or processes is None or processes == gpus or bound or launch.on_cpus:
+    if not gpus or processes is None or processes == gpus or bound or by_variable or launch.on_cpus:
         return
     place = agent or launch.multiplier or launch.program
     # A line with both the launcher and its count shows the count.
     option = agent.word_of(AGENTS[agent.kind].processes) if agent is not None else None
-    lines = (script.line_of_gpus, launch.line)
-    count = f"{gpus} GPU{'s' * (gpus > 1)}"
-    stated = bool(script.options.keys() & {"ntasks", "ntasks-per-node"})
+    lines, count = (script.line_of_gpus, launch.line), f"{gpus} GPU{'s' * (gpus > 1)}"
     if processes > gpus:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
@@ -179,9 +176,10 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         return
     # A program that starts processes of its own has a larger WORLD_SIZE.
     by_world = any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE"))
-    if by_world or _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
-        says = ", as WORLD_SIZE says" if by_world else ""
-        what = f"{processes} task{'s' * (processes > 1)} per node{says}, but {count}: the rest is idle"
+    of_slurm = script.options.keys() & {"ntasks", "ntasks-per-node"} and _takes_ranks_of_slurm(launch)
+    if by_world or of_slurm or _is_total_of_node(script, launch, size):
+        shown = f"{processes} task{'s' * (processes > 1)} per node" + ", as WORLD_SIZE says" * by_world
+        what = f"{shown}, but {count}: the rest is idle"
         remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
         yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
 
