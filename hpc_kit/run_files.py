@@ -54,7 +54,7 @@ VERDICT = "verdict.json"
 PREFLIGHT = "preflight"
 """Folder of the measurements before the training: `node-<name>.json` of each node, `verdict.json` and `excluded`."""
 
-ENDED_WITHOUT_TORCH = "ended-without-torch"
+ENDED_WITHOUT_GROUP = "ended-without-group"
 """Folder of the ranks that ended successfully before they imported torch, under `python -m hpc_kit.runtime`. A JSON
 object in each file: `rank-<n>` contains the number of such ends of a rank; `program-<n>` contains rank, host and launch
 of a rank that ended its nth program. Each such rank writes the second file; the last one counts.
@@ -189,7 +189,7 @@ def read_first_failure(run: Path) -> FirstFailure | None:
 def claim_first_failure(run: Path, rank: int, host: str, exit_code: int, reason: str = "") -> bool:
     """Record a rank as the first that failed. Return False if another rank was earlier or the disk is full.
 
-    A complete draft is linked to the final name, so that no process reads half a line, not even over NFS.
+    A complete draft gets the final name, so that no process reads half a line, not even over NFS.
     """
     marker = run / FIRST_FAILURE
     draft = run / f".{FIRST_FAILURE}.{rank}.{os.getpid()}"
@@ -197,7 +197,7 @@ def claim_first_failure(run: Path, rank: int, host: str, exit_code: int, reason:
         line = f"{rank} {host} {exit_code} {time.time():.3f} {reason}".rstrip() + "\n"
         # A reason may name a file of any bytes, and the nodes may have another locale than the login node.
         draft.write_text(line, encoding="utf-8", errors="backslashreplace")
-        marker.hardlink_to(draft)
+        _rename_to_new(draft, marker)
     except OSError:
         return False
     finally:

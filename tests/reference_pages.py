@@ -74,6 +74,7 @@ EXIT_CODES = f"""# Exit codes
 | 1 | the command ran, and the answer is no: faults found, a failed job, no Slurm, a refusal by sbatch |
 | 2 | wrong use: an unknown key, option or file |
 | 130 | interrupted with Ctrl-C; a job that was being followed continues |
+| 141 | `logs -f` or `watch`, and the reader of the output (`head`) has closed the pipe before the end of the jobs |
 
 `hpc-kit submit --wait` and `hpc-kit logs -f` return the exit code of the job. [When a job fails](when-it-fails.md)
 lists these codes. `make` itself always ends with 2 when its command fails.
@@ -243,7 +244,8 @@ def signature_text(name: str, value: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             star = True
             parameters.append("*")
-        parameters.append(str(parameter).replace("'", ""))
+        text = str(parameter).replace("'", "")
+        parameters.append(text if len(text) <= WIDTH else f"{text.partition(' = ')[0]} = ...")
     returned = signature.return_annotation
     arrow = f" -> {returned}" if inspect.isfunction(value) and returned is not inspect.Signature.empty else ""
     one_line = f"{name}({', '.join(parameters)}){arrow}"

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -92,7 +93,7 @@ def _chdir(resolved: Resolved, root: Path) -> Iterator[SpecError]:
 
 
 def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The folder of logs and records cannot be created.
+    """The folder of logs and records cannot be created or written to.
 
     A file has its name, or you have no write permission. Slurm would accept the job and end it without a log file.
 
@@ -104,7 +105,8 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # noqa: PTH110
     why = f"{there} is a file" if not there.is_dir() else f"no write permission in {there}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield SpecError(f"{wanted} cannot be created", found=why, remedy="use --set cluster.runs=FOLDER")
+        problem = "written to" if there == wanted and there.is_dir() else "created"
+        yield SpecError(f"{wanted} cannot be {problem}", found=why, remedy="use --set cluster.runs=FOLDER")
 
 
 def _partition(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
@@ -185,8 +187,9 @@ class MissingInterpreter(SpecError):
 def check_program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     """The program of the job does not exist.
 
-    The interpreter, the program file of the command, or a script for a shell is missing. The job would wait in the
-    queue and then fail in its first second on every rank.
+    The interpreter, the program file of the command, a script for a shell, or the module of `python -m` is missing. The
+    job would wait in the queue and then fail in its first second on every rank. Modules are checked if the job uses the
+    interpreter of hpc-kit, and neither `setup` nor PYTHONPATH may provide them.
 
     Fix: correct the path in `command`, relative to the folder in which sbatch runs (or to `chdir`).
     Documented: docs/jobs-and-clusters.md.
@@ -212,6 +215,13 @@ def check_program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
             return
         if file is not None and file != "-" and not (folder / file).exists():
             yield _no_file(file, folder, resolved)
+        of_here = each.program == resolved.python and _knows_modules(resolved, root)
+        if each.module and of_here and (missing := _missing_module(each.module, folder)):
+            yield SpecError(
+                f"no module {missing}",
+                found=f"looked in {folder} and in the modules of {resolved.python}, for job {resolved.job.name}",
+                remedy="write the name with dots, as in `import`; for the path of a file, leave out -m",
+            )
 
 
 def _notebook(file: str) -> SpecError:
@@ -291,8 +301,8 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     """
     from importlib.util import find_spec
 
-    job, folder = resolved.job, working_folder(resolved, root)
-    if not _runs_here(resolved, root) or job.setup or "PYTHONPATH" in job.env:
+    folder = working_folder(resolved, root)
+    if not _knows_modules(resolved, root):
         return
     for each in programs_of(resolved.argv):
         if each.file is None or each.program != resolved.python:
@@ -311,6 +321,39 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
                 found=f"{each.file} imports {'it' if name.startswith(needed) else f'{name}, which needs it'}",
                 remedy=f"{install}; or use --set cluster.python=/path/to/python",
             )
+
+
+def _knows_modules(resolved: Resolved, root: Path) -> bool:
+    """Return whether the job finds the modules of this process, and no others."""
+    return _runs_here(resolved, root) and not resolved.job.setup and "PYTHONPATH" not in resolved.job.env
+
+
+_MAKES_MODULES = re.compile(r"__path__|sys\.modules|meta_path")
+
+
+def _missing_module(name: str, folder: Path) -> str | None:
+    """Return the module that `python -m` does not find in a folder or beside this process; None if there is none.
+
+    No package is imported. A package whose __init__.py may create modules counts as complete.
+    """
+    from importlib import invalidate_caches
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    invalidate_caches()
+    first, *rest = name.split(".")
+    try:
+        spec = PathFinder.find_spec(first, [str(folder), *sys.path]) or find_spec(first)
+    except (ValueError, ImportError):  # such as `python -m __main__`
+        return None
+    path = first
+    while spec is not None and (rest or spec.submodule_search_locations is not None):
+        with suppress(OSError):
+            if spec.origin and _MAKES_MODULES.search(Path(spec.origin).read_text(errors="replace")):
+                return None
+        path = f"{path}.{rest.pop(0) if rest else '__main__'}"
+        spec = PathFinder.find_spec(path, spec.submodule_search_locations or [])
+    return path if spec is None else None
 
 
 def _runs_here(resolved: Resolved, root: Path) -> bool:
@@ -345,6 +388,37 @@ def check_python_syntax(resolved: Resolved, root: Path) -> Iterator[SpecError]:
             yield SpecError(f"{place}: {error.msg}", found=line or None, remedy="correct the program")
         except (OSError, ValueError, RecursionError, MemoryError):
             continue  # the interpreter of the job decides
+
+
+def check_torch_variables(resolved: Resolved, root: Path) -> Iterator[SpecError]:
+    """The program needs RANK and WORLD_SIZE, and nothing sets them.
+
+    `init_process_group` reads the variables of torchrun. srun and mpirun set others, so each rank would end with "RANK
+    expected, but not set". The check is silent if the program, `setup` or `[env]` may set the variables.
+
+    Fix: set `bootstrap = true` in [launch].
+    Documented: docs/who-am-i.md.
+    """
+    launch = resolved.job.launch
+    settings = (*resolved.job.setup, *resolved.cluster.setup, *resolved.job.env, *resolved.cluster.env)
+    if launch.bootstrap or launch.launcher == "torchrun" or any("RANK" in each for each in settings):
+        return
+    started = programs_of(resolved.argv)
+    if len(started) != 1 or started[0].kind != "python" or not (started[0].file or "").endswith(".py"):
+        return
+    file = working_folder(resolved, root) / str(started[0].file)
+    try:
+        text = file.read_text() if file.stat().st_size <= LARGEST else ""
+    except (OSError, ValueError):
+        return
+    from hpc_kit.check.python_code import line_that_needs_torch_variables
+
+    if line := line_that_needs_torch_variables(text):
+        yield SpecError(
+            "the program needs RANK and WORLD_SIZE, and nothing sets them",
+            found=f"{started[0].file}, line {line}: init_process_group without a rank; launch.bootstrap = false",
+            remedy="set bootstrap = true in [launch]; or --set launch.bootstrap=true",
+        )
 
 
 def _imported(program: Path) -> list[str]:
@@ -512,4 +586,5 @@ CHECKS = (
     PrerequisiteCheck("KIT607", _memory, "warning"),
     PrerequisiteCheck("KIT608", check_mpi),
     PrerequisiteCheck("KIT609", check_python_syntax),
+    PrerequisiteCheck("KIT610", check_torch_variables),
 )

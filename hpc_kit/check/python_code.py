@@ -1,11 +1,12 @@
-"""Reads Python programs that a script writes, without running them: the devices that they choose."""
+"""Reads Python programs without running them: the devices that they choose, and whether they need torch's variables."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 _RANKS = re.compile(r"['\"](\w*(?:LOCALID|LOCAL_RANK|PROCID))['\"]")
 
@@ -71,3 +72,61 @@ def _rank_of(node: ast.expr, values: dict[str, ast.expr], depth: int = 0) -> str
         return _rank_of(node.args[-1], values, depth + 1)
     match = _RANKS.search(ast.unparse(node))
     return match[1] if match is not None else None
+
+
+_KNOWN_IMPORTS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "torchvision", "tqdm"}
+"""Packages that set no variables of torch when they are imported."""
+
+_NAMES_RANKS = re.compile(
+    r"SLURM|OMPI|PMI|RANK['\"]\]\s*=[^=]|setdefault|environ\.update|putenv|Process|spawn|subprocess"
+)
+"""Signs of a program that may set torch's variables itself, or in processes that it starts."""
+
+
+def line_that_needs_torch_variables(source: str) -> int | None:
+    """Return the line of the `init_process_group` that certainly reads RANK and WORLD_SIZE from the environment.
+
+    None if the call names a rank, a store or a method, depends on a condition, or if the program may set the variables.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if _NAMES_RANKS.search(source) or not _imported_packages(tree) <= _KNOWN_IMPORTS:
+        return None
+    calls = [node for node in ast.walk(tree) if _is_init(node)]
+    conditional = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If | ast.Try | ast.While | ast.Match) and not _is_main_guard(branch)
+        for node in ast.walk(branch)
+    }
+    explicit = any(len(call.args) > 1 or any(_is_explicit(word) for word in call.keywords) for call in calls)
+    return None if len(calls) != 1 or explicit or id(calls[0]) in conditional else calls[0].lineno
+
+
+def _imported_packages(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.add("." if node.level else node.module or ".")
+    return {name.partition(".")[0] for name in names}
+
+
+def _is_init(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name == "init_process_group"
+
+
+def _is_explicit(word: ast.keyword) -> bool:
+    """Return whether an argument replaces the environment, or hides which arguments there are."""
+    by_environment = isinstance(word.value, ast.Constant) and word.value.value == "env://"
+    return word.arg is None or (word.arg in {"rank", "store", "init_method"} and not by_environment)
+
+
+def _is_main_guard(branch: ast.AST) -> bool:
+    return isinstance(branch, ast.If) and "__name__" in ast.unparse(branch.test)

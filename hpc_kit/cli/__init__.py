@@ -107,10 +107,10 @@ def main() -> NoReturn:
         deep = HpcKitError("a file is nested too deeply", remedy="remove brackets: no file of hpc-kit needs 100 levels")
         echo(f"hpc-kit: {deep}", err=True)
         sys.exit(2)
-    except ReaderGoneError:
+    except ReaderGoneError as no_reader:
         # The reader (head, less) has closed the pipe. Without stdout, Python does not print an error at exit.
         sys.stdout = None
-        sys.exit(0)
+        sys.exit(no_reader.status)
     except OSError as error:
         # Code that reads and writes files raises HpcKitError. This error is about standard output, such as a full disk.
         if error.errno == errno.ENOENT and not error.filename:

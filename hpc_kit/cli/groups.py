@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpc_kit.cli.terminal import READER_GONE
 from hpc_kit.errors import HpcKitError
 
 if TYPE_CHECKING:
@@ -14,7 +15,15 @@ if TYPE_CHECKING:
 
 
 class ReaderGoneError(Exception):
-    """The reader of standard output has closed the pipe. click itself would exit with status 1."""
+    """The reader of standard output has closed the pipe. click itself would exit with status 1.
+
+    Args:
+        status: The exit status of the command.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class OrderedGroup(click.Group):
@@ -25,7 +34,7 @@ class OrderedGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise ReaderGoneError from error
+            raise ReaderGoneError(ctx.meta.get(READER_GONE, 0)) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the help."""

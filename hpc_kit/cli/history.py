@@ -11,7 +11,7 @@ from msgspec import structs
 
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import format_table, short_path
-from hpc_kit.cli.run_lookup import open_session_of
+from hpc_kit.cli.run_lookup import open_sessions_of
 from hpc_kit.cli.terminal import echo
 from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.history import Attempt, History, read_history
@@ -21,8 +21,7 @@ from hpc_kit.slurm.start_forecast import format_duration
 from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from hpc_kit.cli.run_lookup import JobGroup
     from hpc_kit.runs.run_folders import Run
 
 # The batch script writes the keys into the file `history` of the run.
@@ -48,10 +47,8 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
 
     Exit status: 0 printed; 1 unknown job; 2 wrong use.
     """
-    session = open_session_of(words, cluster)
-    index = RunIndex(session.runs)
-    runs = _select_runs(words, index, lambda run: may_belong_to(run, session.cluster.name, session.client))
-    histories = [(run, read_history(run.folder)) for run in runs]
+    groups = open_sessions_of(words, cluster)
+    histories = [(run, read_history(run.folder)) for group in groups for run in _select_runs(group)]
     if not words:
         histories = [(run, history) for run, history in histories if history.attempts][:RECENT_RUNS]
     if as_json:
@@ -60,18 +57,24 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     for run, history in histories:
         echo("\n".join(_format_history(run, history)))
     if not histories:
-        echo(f"no attempts in {short_path(session.runs)}: only jobs with [restart] or [preflight] record them")
+        echo(
+            f"no attempts in {short_path(groups[0].session.runs)}: only jobs with [restart] or [preflight] record them"
+        )
 
 
-def _select_runs(words: tuple[str, ...], index: RunIndex, belongs_here: Callable[[Run], bool]) -> list[Run]:
+def _select_runs(group: JobGroup) -> list[Run]:
     """Return the runs of ids, preferably those of this cluster, and of names; without words, all, the latest first."""
-    if not words:
+    session, index = group.session, RunIndex(group.session.runs)
+    if not group.words:
         # A job that was submitted again has a link to the run folder of the first.
         own = [run for run in index.all_runs() if not run.folder.is_symlink()]
         return [each for run in own for each in (run.elements() or [run])]
     runs: list[Run] = []
-    for word in words:
-        named = [index.require(job_id, belongs_here) for job_id in parse_job_ids(word)]
+    for word in group.words:
+        named = [
+            index.require(job_id, lambda run: may_belong_to(run, session.cluster.name, session.client))
+            for job_id in parse_job_ids(word)
+        ]
         found = named or [*index.find_by_name(word), *index.find_unrecorded(word)]
         if not found:
             raise index.unknown_job_error([word])

@@ -45,7 +45,8 @@ def group_jobs(lines: Sequence[JobLine]) -> list[JobRow]:
 
 def _group_key(line: JobLine) -> tuple[object, ...]:
     if not array_index(line.job_id):
-        return (line.job_id,)
+        # Jobs of two clusters may have the same id.
+        return (line.job_id, line.name)
     # Running elements have different remaining times. The row shows the smallest one.
     sentence = None if line.state is JobState.RUNNING else line.sentence
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)

@@ -14,8 +14,8 @@ import click
 from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
 from hpc_kit.cli.options import NumberRange
 from hpc_kit.cli.outcomes import format_summary, print_failure
-from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
-from hpc_kit.cli.terminal import clean_text
+from hpc_kit.cli.output import print_line, short_path
+from hpc_kit.cli.terminal import GO_ON, READER_GONE, clean_text, discard_output
 from hpc_kit.errors import RecordError
 from hpc_kit.spec import search_path
 
@@ -51,7 +51,7 @@ class LineWriter:
         text = clean_text(text) if sys.stdout.isatty() else click.unstyle(clean_text(text))
         data = f"{text}\n".encode(sys.stdout.encoding, "replace")
         accepted_at = time.monotonic()
-        with ignore_closed_pipe():
+        try:
             while data and not self.incomplete:
                 if select.select([], [sys.stdout], [], _POLL_SECONDS)[1]:
                     # A pipe that is ready accepts PIPE_BUF bytes without blocking.
@@ -59,6 +59,8 @@ class LineWriter:
                     accepted_at = time.monotonic()
                 elif self._ending.is_set() and time.monotonic() - accepted_at > _GIVE_UP_SECONDS:
                     self.incomplete = True
+        except BrokenPipeError:
+            discard_output()
 
 
 @click.command("launch", cls=JobCommand)
@@ -90,6 +92,7 @@ def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_t
     from hpc_kit.ssh.rank_placement import agent_python, exported_variables
     from hpc_kit.ssh.ssh_command import check_ssh
 
+    click.get_current_context().meta[READER_GONE] = GO_ON
     root = search_path.current_folder().absolute()
     all_hosts = read_hosts(hosts, hostfile)
     resolved = resolve_on_hosts(all_hosts, parse_request(job), root)
@@ -115,10 +118,9 @@ def _run_launch(
     scripts = render_host_scripts(resolved, ranks, root)
     run = begin_record(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
     layout = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
-    with ignore_closed_pipe():
-        for note in notes:
-            print_line("note", note)
-        print_line("launch", f"{run.name} {resolved.job.name}: {layout} ranks over ssh", right=short_path(run))
+    for note in notes:
+        print_line("note", note)
+    print_line("launch", f"{run.name} {resolved.job.name}: {layout} ranks over ssh", right=short_path(run))
     screen = LineWriter(launch.ending)
     logs = RankLogs(run, names, sum(ranks), screen.show)
     began = time.time()
@@ -134,10 +136,9 @@ def _run_launch(
         end_record(run, result, began, names)
     except RecordError as error:
         record_error = error
-    with ignore_closed_pipe():
-        if screen.incomplete:
-            print_line("note", "some output was not printed because its reader was blocked; the logs contain it")
-        _print_result(run, result)
+    if screen.incomplete:
+        print_line("note", "some output was not printed because its reader was blocked; the logs contain it")
+    _print_result(run, result)
     if record_error is not None:
         raise record_error
     return result.status

@@ -14,7 +14,7 @@ from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, complete_r
 from hpc_kit.cli.outcomes import follow_run, outcome_json, print_array_outcome, print_outcome
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.run_lookup import client_of_run, find_run
-from hpc_kit.cli.terminal import echo
+from hpc_kit.cli.terminal import PIPE_CLOSED, READER_GONE, echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import cluster_option, describe_cluster, unknown_here
@@ -51,7 +51,8 @@ def command(
 
     JOB means the latest run of that name. Without JOB, the latest run is printed.
 
-    Exit status: 0 printed; with -f that of the job; 1 no such job or log; 2 wrong use; 130 Ctrl-C with -f.
+    Exit status: 0 printed; with -f that of the job; 1 no such job or log; 2 wrong use; 130 Ctrl-C with -f; 141 with -f,
+    the reader of the output has closed the pipe.
     """
     run, session = find_run(word, cluster)
     _check_log_options(run, rank, every=every, batch=batch)
@@ -62,6 +63,8 @@ def command(
         # The printed next commands must name the cluster of the run.
         click.get_current_context().params["cluster"] = cluster_option(run.record)
     if follow and client is not None:
+        session.check_answers()
+        click.get_current_context().meta[READER_GONE] = PIPE_CLOSED
         return follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
     if as_json:
         elements = run.elements()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hpc_kit.errors import HpcKitError
+from hpc_kit.errors import AnswerNo, HpcKitError
 from hpc_kit.slurm.job_ids import array_index, is_single_job, sort_key
 from hpc_kit.spec import search_path
 from hpc_kit.spec.default_cluster import default_cluster_name
@@ -78,6 +78,13 @@ class Session(NamedTuple):
     cluster: Cluster
     client: SlurmClient
     runs: Path
+    error: AnswerNo | None = None
+    """The error of an embedded Slurm that cannot be set up."""
+
+    def check_answers(self) -> None:
+        """Raise if the Slurm will never answer, for a command that waits for an answer."""
+        if self.error is not None:
+            raise self.error
 
     @property
     def partitions(self) -> list[ListedPartition]:
@@ -92,14 +99,21 @@ class Session(NamedTuple):
 def open_session(name: str | None, *, require_answer: bool = False) -> Session:
     """Open the named cluster, or the one that fits this machine.
 
-    With `require_answer`, raise instead of guessing if Slurm does not answer.
+    With `require_answer`, raise instead of guessing if Slurm does not answer. Without it, a state directory that the
+    embedded Slurm cannot use counts as a Slurm that does not answer: the files of the runs can be read.
     """
     # The client imports modules that `--help` and the completion do not need.
-    from hpc_kit.spec.cluster_client import open_client
+    from hpc_kit.spec.cluster_client import open_client, unusable_client
 
     root = search_path.current_folder()
     cluster = load_cluster(name or default_cluster_name(root, os.environ, require_answer=require_answer), root=root)
-    return Session(cluster, open_client(cluster), root / (runs_option() or cluster.runs))
+    runs = root / (runs_option() or cluster.runs)
+    try:
+        return Session(cluster, open_client(cluster), runs)
+    except AnswerNo as error:
+        if require_answer:
+            raise
+        return Session(cluster, unusable_client(os.environ, error), runs, error)
 
 
 def complete_run(context: click.Context, _parameter: object, start: str) -> list[str]:

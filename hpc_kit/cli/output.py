@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 import textwrap
-from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Literal, NoReturn
@@ -19,7 +18,7 @@ from hpc_kit.cli.terminal import echo
 from hpc_kit.spec.default_cluster import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -73,18 +72,6 @@ def short_path(path: Path) -> str:
         return str(path)
     absolute = here / path
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
-
-
-@contextmanager
-def ignore_closed_pipe() -> Iterator[None]:
-    """Continue if the reader (head, less) has closed the pipe; later output goes to /dev/null."""
-    try:
-        yield
-    except BrokenPipeError:
-        # As the documentation of Python's SIGPIPE shows: otherwise the flush at exit fails again.
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
 
 
 def print_wrapped(text: str, *, indent: int = 2, err: bool = False) -> None:

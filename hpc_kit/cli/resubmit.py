@@ -15,7 +15,7 @@ from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
 from hpc_kit.runs.status import JobSelection, list_jobs
 from hpc_kit.slurm.states import JobState
 from hpc_kit.spec import search_path
@@ -48,6 +48,12 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
     session = open_session_of([job_id], cluster, require_answer=True)
     root = search_path.current_folder()
     index = RunIndex(session.runs)
+    if JobSelection.from_words([job_id]).names and (named := index.find_by_name(job_id)):
+        raise SpecError(
+            f"resubmit takes the id of a run, and {job_id} is a name",
+            found=f"runs of {job_id}: {', '.join(each.job_id for each in named[:RECENT_RUNS])}",
+            remedy=f"hpc-kit resubmit {named[0].job_id}",
+        )
     run = index.require(job_id, lambda run: may_belong_to(run, session.cluster.name, session.client))
     again = prepare_resubmission(run, parse_settings(settings), root)
     _check_end(run, index, session.client, restarts=again.resolved.job.restart is not None)
@@ -72,7 +78,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
 def _check_end(run: Run, index: RunIndex, client: SlurmClient, *, restarts: bool) -> None:
     """Refuse a job that still uses its checkpoints, and report a job that has completed."""
     # If Slurm refused a requeue, the batch script has submitted another job that continues the run.
-    job_id = read_history(run.folder).next_job or run.job_id
+    job_id = read_history(run.folder).latest_job(run.job_id)
     states = [line.state for line in list_jobs(JobSelection((job_id,)), index, client).lines]
     active = [state for state in states if not state.finished]
     if active and restarts:

@@ -7,7 +7,7 @@ cluster may have a job of another project with the same id.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -29,40 +29,109 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.client import SlurmClient
 
 
-def open_session_of(words: Iterable[str], cluster: str | None, *, require_answer: bool = False) -> Session:
-    """Open the cluster whose runs have the ids among `words`.
+class JobGroup(NamedTuple):
+    """The words of a command line that mean jobs of one cluster."""
 
-    This is the cluster of `--cluster`, else the default cluster if it has a run with one of the ids, else a cluster
-    that has runs with all of them and can be asked from this machine, else the default cluster.
+    name: str
+    """The value of --cluster; empty for the default cluster."""
+
+    session: Session
+    words: list[str]
+    others: list[str]
+    """Other clusters that have runs with some of the ids."""
+
+
+def open_session_of(words: Iterable[str], cluster: str | None, *, require_answer: bool = False) -> Session:
+    """Open the cluster that `open_sessions_of` finds for all words.
+
+    Raises:
+        SpecError: The jobs belong to several clusters; or, with `require_answer`, the default queue has an unfinished
+            job with one of the ids, and a run of another cluster has it, too.
     """
-    session = open_session(cluster, require_answer=require_answer)
-    ids = JobSelection.from_words(words).ids
+    default = open_session(cluster, require_answer=require_answer)
+    groups = _group_by_cluster(default, list(words), cluster)
+    if len(groups) > 1:
+        command = f"hpc-kit {click.get_current_context().info_name}"
+        parts = [f"{' '.join(group.words)}{' --cluster ' * bool(group.name)}{group.name}" for group in groups]
+        raise SpecError(
+            "the jobs belong to several clusters",
+            found="; ".join(f"{' '.join(group.words)} to {group.session.cluster.name}" for group in groups),
+            remedy="; ".join(f"{command} {part}" for part in parts),
+        )
+    [group] = groups
+    if require_answer and group.name:
+        _check_default_queue(default, group)
+    _name_others(group)
+    if group.name:
+        _set_cluster_option(group.name)
+    return group.session
+
+
+def open_sessions_of(words: Iterable[str], cluster: str | None) -> list[JobGroup]:
+    """Open the clusters whose runs have the ids among `words`.
+
+    An id belongs to the cluster of `--cluster`, else to the default cluster if that has a run with it, else to a
+    cluster that can be asked from this machine and has runs with all ids or with this one, else to the default cluster.
+    Names belong to the default cluster, or to that of all ids.
+    """
+    groups = _group_by_cluster(open_session(cluster), list(words), cluster)
+    for group in groups:
+        _name_others(group)
+    return groups
+
+
+def _group_by_cluster(default: Session, words: list[str], cluster: str | None) -> list[JobGroup]:
+    selection = JobSelection.from_words(words)
+    ids = selection.ids
     if cluster is not None or not ids:
-        return session
+        return [JobGroup("", default, words, [])]
+    sessions, owned = {"": default}, {"": _find_own_ids(default, ids)}
     # Reading all cluster files is only worth it for an id that the default folder of runs does not contain.
-    is_known = any(_find_own_runs(session, ids))
-    others: dict[str, Session] = {}
-    for name in _other_clusters(session, ids, with_files=not is_known):
-        other = _open_reachable(name)
-        if other is not None and all(_find_own_runs(other, ids)):
-            others[name] = other
-    names, default = list(others), session
-    which = f"job {ids[0]}" if len(ids) == 1 else f"jobs {', '.join(ids)}"
-    if names and not is_known:
-        session = _use_cluster(names[0], others[names.pop(0)])
-    if session is not default and require_answer:
-        # The queue of the default cluster may know a job that has no record here.
-        if any(not status.state.finished for status in default.client.query(ids).values()):
-            raise SpecError(
-                f"two clusters have {which}",
-                found=f"one in cluster {default.cluster.name}, and a run of cluster {session.cluster.name}",
-                remedy=f"add --cluster {session.cluster.name}; for the other one, use Slurm's own commands",
-            )
-        echo(f"hpc-kit: taking {which} of cluster {session.cluster.name}", err=True)
-    if names:
-        options = " or ".join(f"--cluster {name}" for name in names)
-        echo(f"hpc-kit: taking {which} of cluster {session.cluster.name}; for that of the other: {options}", err=True)
-    return session
+    for name in _other_clusters(default, ids, with_files=len(owned[""]) < len(ids)):
+        if (other := _open_reachable(name)) is not None:
+            sessions[name], owned[name] = other, _find_own_ids(other, ids)
+    names = list(sessions)
+    if not owned[""]:
+        names.sort(key=lambda name: len(owned[name]) < len(ids))
+    parts: dict[str, list[str]] = {}
+    for job_id in ids:
+        parts.setdefault(next((name for name in names if job_id in owned[name]), ""), []).append(job_id)
+    if len(parts) == 1:
+        parts = dict.fromkeys(parts, words)
+    else:
+        parts.setdefault("", []).extend(selection.names)
+        parts = {name: part for name, part in parts.items() if part}
+    groups = []
+    for name, part in parts.items():
+        others = [each for each in sessions if each not in {"", name} and not owned[each].isdisjoint(part)]
+        groups.append(JobGroup(name, sessions[name], part, others))
+    return groups
+
+
+def _check_default_queue(default: Session, group: JobGroup) -> None:
+    """Refuse ids of another cluster's runs if the default queue has such a job, which has no record here."""
+    ids = JobSelection.from_words(group.words).ids
+    if any(not status.state.finished for status in default.client.query(ids).values()):
+        raise SpecError(
+            f"two clusters have {_name_jobs(group)}",
+            found=f"one in cluster {default.cluster.name}, and a run of cluster {group.session.cluster.name}",
+            remedy=f"add --cluster {group.name}; for the other one, use Slurm's own commands",
+        )
+    if not group.others:
+        echo(f"hpc-kit: taking {_name_jobs(group)} of cluster {group.session.cluster.name}", err=True)
+
+
+def _name_others(group: JobGroup) -> None:
+    """Print the options that mean jobs of other clusters with the same ids."""
+    if group.others:
+        options = " or ".join(f"--cluster {name}" for name in group.others)
+        cluster = group.session.cluster.name
+        echo(f"hpc-kit: taking {_name_jobs(group)} of cluster {cluster}; for that of the other: {options}", err=True)
+
+
+def _name_jobs(group: JobGroup) -> str:
+    ids = JobSelection.from_words(group.words).ids
+    return f"job {ids[0]}" if len(ids) == 1 else f"jobs {', '.join(ids)}"
 
 
 def find_run(word: str | None, cluster: str | None) -> tuple[Run, Session]:
@@ -78,7 +147,8 @@ def find_run(word: str | None, cluster: str | None) -> tuple[Run, Session]:
         name = cluster_option(run.record)
         other = _open_reachable(name)
         if other is not None and _belongs_to(run, other):
-            session = _use_cluster(name, other)
+            session = other
+            _set_cluster_option(name)
     return run, session
 
 
@@ -112,16 +182,16 @@ def _belongs_to(run: Run, session: Session) -> bool:
     return may_belong_to(run, session.cluster.name, session.client)
 
 
-def _find_own_runs(session: Session, ids: Iterable[str]) -> list[list[Run]]:
-    """Return for each id the runs of this cluster."""
+def _find_own_ids(session: Session, ids: Iterable[str]) -> set[str]:
+    """Return the ids of which this cluster has a run."""
     index = RunIndex(session.runs)
-    return [[run for run in index.find_all(job_id) if _belongs_to(run, session)] for job_id in ids]
+    return {job_id for job_id in ids if any(_belongs_to(run, session) for run in index.find_all(job_id))}
 
 
 def _other_clusters(session: Session, ids: Sequence[str], *, with_files: bool) -> list[str]:
     """Return the clusters that the records of these ids name, the latest run first.
 
-    `with_files` adds the cluster files of the project with another folder of runs that contains these ids.
+    `with_files` adds the cluster files of the project with another folder of runs that contains one of these ids.
     """
     index = RunIndex(session.runs)
     runs = [run for job_id in ids for run in index.find_all(job_id) if not _belongs_to(run, session)]
@@ -130,7 +200,7 @@ def _other_clusters(session: Session, ids: Sequence[str], *, with_files: bool) -
     for path in sorted((root / "env").glob("*.toml")) if with_files else []:
         with suppress(HpcKitError):
             folder = root / load_cluster(path.stem, root=root).runs
-            if folder != session.runs and all(map(RunIndex(folder).find_all, ids)):
+            if folder != session.runs and any(map(RunIndex(folder).find_all, ids)):
                 names.append(path.stem)
     return [name for name in dict.fromkeys(names) if name != session.cluster.name]
 
@@ -146,7 +216,6 @@ def _open_reachable(name: str) -> Session | None:
     return session if is_here else None
 
 
-def _use_cluster(name: str, session: Session) -> Session:
+def _set_cluster_option(name: str) -> None:
     # The commands that are printed next need this option.
     click.get_current_context().params["cluster"] = name
-    return session

@@ -23,7 +23,7 @@ from hpc_kit.cli.job_arguments import (
 from hpc_kit.cli.options import FILE, RUNS_META
 from hpc_kit.cli.outcomes import follow_run
 from hpc_kit.cli.output import exit_interrupted, print_line, print_next_steps, short_path
-from hpc_kit.cli.terminal import echo
+from hpc_kit.cli.terminal import GO_ON, READER_GONE, echo
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.units import format_count
@@ -96,9 +96,12 @@ def command(
     JOB is the name or path of a job file. Arguments after -- are added to its command. Every option of sbatch works
     as well. Several jobs are all checked before the first is submitted.
 
-    With --wait, the exit status is that of the job. Ctrl-C stops the output, but not the job. With --parsable or
+    With --wait, the exit status is that of the job, also if the output goes to `head`. Ctrl-C stops the output, but not
+    the job. With --parsable or
     --json, the command returns when the job is in the queue, and prints notes to stderr.
     """
+    # As for `sbatch --wait | head`: all jobs are submitted, and the exit status is that of the job.
+    click.get_current_context().meta[READER_GONE] = GO_ON
     root = search_path.current_folder()
     requests = parse_requests(jobs)
     _check_submit_options(requests, chain, alone=test_only or save is not None)

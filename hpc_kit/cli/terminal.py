@@ -5,9 +5,20 @@ A terminal obeys escape sequences: they can change its title, overwrite lines, o
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 import click
+
+READER_GONE = "hpc_kit.reader_gone"
+"""Key in click's `meta`: the exit status after the reader of the output (head, less) has closed the pipe, or GO_ON."""
+
+PIPE_CLOSED = 141
+"""Exit status of a command that cannot tell how the job ended: 128 + SIGPIPE, as a shell shows it."""
+
+GO_ON = -1
+"""The command goes on without output, and has its own exit status."""
 
 _ESCAPES = (
     r"(?P<colour>\x1b\[[0-9;:]*m)"
@@ -28,4 +39,18 @@ def clean_text(text: str) -> str:
 
 def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
     """Print a text to stdout or stderr. Colours are removed if that is no terminal."""
-    click.echo(clean_text(text), nl=nl, err=err)
+    try:
+        click.echo(clean_text(text), nl=nl, err=err)
+    except BrokenPipeError:
+        context = click.get_current_context(silent=True)
+        if err or context is None or context.meta.get(READER_GONE) != GO_ON:
+            raise
+        discard_output()
+
+
+def discard_output() -> None:
+    """Write later output to /dev/null, after its reader has closed the pipe."""
+    # As the documentation of Python's SIGPIPE shows: otherwise the flush at exit fails again.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

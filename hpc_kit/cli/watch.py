@@ -14,7 +14,7 @@ from hpc_kit.cli.job_tables import format_jobs, group_jobs, job_json
 from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, NumberRange, complete_run
 from hpc_kit.cli.output import INTERRUPTED
 from hpc_kit.cli.run_lookup import open_session_of
-from hpc_kit.cli.terminal import clean_text, echo
+from hpc_kit.cli.terminal import PIPE_CLOSED, READER_GONE, clean_text, echo
 from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
@@ -45,11 +45,14 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
     A terminal shows a table that is updated in place; otherwise each change is printed as a line. If the controller
     restarts, the command keeps asking. Ctrl-C does not affect the jobs.
 
-    Exit status: 0 all completed; 1 a job failed or is unknown; 2 wrong use; 130 Ctrl-C.
+    Exit status: 0 all completed; 1 a job failed or is unknown; 2 wrong use; 130 Ctrl-C; 141 the reader of the output
+    has closed the pipe.
     """
     from hpc_kit.runs.follow import follow_listing
 
     session = open_session_of(words, cluster)
+    session.check_answers()
+    click.get_current_context().meta[READER_GONE] = PIPE_CLOSED
     client = session.client
     # Asking a real controller more often than every few seconds burdens all users of the cluster.
     if interval is None:

@@ -59,8 +59,8 @@ def match_cluster(record: RunRecord, client: SlurmClient) -> ClusterMatch:
     if record.slurm != ("embedded" if client.embedded else "system"):
         return ClusterMatch.UNKNOWN
     if client.embedded:
-        owner = record.environment.slurm_state
-        is_known, is_same = owner is not None, owner == client.environ.get("HPC_KIT_SLURM_STATE")
+        owner, queried = record.environment.slurm_state, client.environ.get("HPC_KIT_SLURM_STATE")
+        is_known, is_same = owner is not None and queried is not None, owner == queried
     else:
         owner, queried = record.slurm_cluster, cluster_identity.queried_cluster(client.environ)
         is_known = queried is not None and cluster_identity.is_one(owner)

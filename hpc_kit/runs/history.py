@@ -81,10 +81,11 @@ class History(Struct, frozen=True):
         """Seconds that the restarts cost: time in the queue, and work that was done again."""
         return sum(each.waited for each in self.attempts) + sum(each.unsaved for each in self.attempts[:-1])
 
-    @property
-    def next_job(self) -> str:
-        """The id of the job that goes on with this run; empty without attempts."""
-        return self.attempts[-1].job_id if self.attempts else ""
+    def latest_job(self, job_id: str) -> str:
+        """Return the id of the job that goes on with the run of a job."""
+        ids = [each.job_id for each in self.attempts]
+        # While a resubmitted job starts, its history has the attempts of the earlier job only.
+        return ids[-1] if job_id in ids else job_id
 
 
 def read_history(run: Path) -> History:

@@ -242,8 +242,14 @@ class _ListingQuery:
             raise self.snapshot.unreachable
         if missing and not self.selection.is_repeated:
             raise self._unknown_job_error(missing)
+        lines = self._lines(
+            [(job_id, status, self._run_of(job_id, status)) for job_id, status in dict(jobs).items()]
+            + [(each.job_id, None, each) for run in self.recent if not self._is_listed(run) for each in _parts_of(run)]
+        )
+        if self.selection.latest:
+            lines.sort(key=lambda line: sort_key(line.job_id), reverse=True)
         others = {base_id(each.job_id) for each in self.other_jobs}
-        return JobListing(self._lines(dict(jobs)), self.snapshot.unreachable, len(others))
+        return JobListing(lines, self.snapshot.unreachable, len(others))
 
     def _unknown_job_error(self, missing: list[str]) -> UnknownJob:
         elsewhere = list(dict.fromkeys(base_id(each.job_id) for each in self.other_jobs if each.name in missing))
@@ -267,7 +273,7 @@ class _ListingQuery:
         run = self._find(job_id)
         if parts or run is None:
             return parts
-        return [(each.job_id, None) for each in run.elements() if each.folder.is_dir()] or [(job_id, None)]
+        return [(each.job_id, None) for each in _parts_of(run)]
 
     def _statuses_of(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """Return Slurm's status of a job, or of each of its elements or components."""
@@ -278,18 +284,22 @@ class _ListingQuery:
             parts = [self.by_id[job_id]]
         return [(status.job_id, status) for status in parts]
 
-    def _lines(self, jobs: dict[str, JobStatus | None]) -> list[JobLine]:
+    def _lines(self, jobs: list[tuple[str, JobStatus | None, Run | None]]) -> list[JobLine]:
         """Return the lines. New outcomes are recorded, each record once."""
-        runs = {job_id: self._run_of(job_id, status) for job_id, status in jobs.items()}
         # The components of a heterogeneous job share one run; the status of the first decides its outcome.
-        first = {run.job_id: job_id for job_id in sorted(jobs, reverse=True) if (run := runs[job_id])}
-        by_run = {run_id: (run, jobs[job_id]) for run_id, job_id in first.items() if (run := runs[job_id])}
-        fresh = {run_id: (run, status) for run_id, (run, status) in by_run.items() if _needs_outcome(run, status)}
+        by_id = sorted(jobs, key=lambda job: job[0], reverse=True)
+        by_run = {run.folder: (run, status) for _, status, run in by_id if run}
+        fresh = {folder: each for folder, each in by_run.items() if _needs_outcome(*each)}
         outcomes = dict(zip(fresh, record_outcomes(list(fresh.values())), strict=True))
         return [
-            self._line(job_id, status, run := runs[job_id], outcomes.get(run.job_id) if run else None)
-            for job_id, status in jobs.items()
+            self._line(job_id, status, run, outcomes.get(run.folder) if run else None) for job_id, status, run in jobs
         ]
+
+    def _is_listed(self, run: Run) -> bool:
+        """Return whether the id of a run means this run, and not that of another cluster's job."""
+        found = self._find(run.job_id)
+        is_own = found is not None and found.folder == run.folder
+        return is_own and (self._is_here(run) or run.job_id not in self.by_base)
 
     def _run_of(self, job_id: str, status: JobStatus | None) -> Run | None:
         """Return the run of a job, unless it is the run of another cluster's job with the same id."""
@@ -326,6 +336,11 @@ class _ListingQuery:
         sentence = f"It was submitted to cluster {describe_cluster(run.record, self.client)}, not asked here."
         step = command_with_cluster(run.record, self.client, f"hpc-kit status {run.job_id}")
         return JobLine(run.job_id, run.name, outcome.state, sentence, step, None, run)
+
+
+def _parts_of(run: Run) -> list[Run]:
+    """Return the elements of an array that have started, or else the run itself."""
+    return [each for each in run.elements() if each.folder.is_dir()] or [run]
 
 
 def _needs_outcome(run: Run, status: JobStatus | None) -> bool:

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +71,12 @@ _PEER_LOST_ERRORS = (errno.ECONNRESET, errno.EPIPE)
 
 _PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
 
+_COMMUNICATES = ("gloo", "nccl", "horovod")
+"""Parts of the messages of these libraries, in lower case."""
+
+_COMMUNICATING_FOLDERS = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/", "/hpc_kit/runtime/")
+"""Folders of the functions in which a rank communicates with other ranks."""
+
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code of the interpreter if `error` is not caught."""
@@ -88,16 +95,27 @@ def is_stop(code: int) -> bool:
 
 
 def is_peer_loss(error: BaseException | None) -> bool:
-    """Return whether this rank failed because it lost another one."""
+    """Return whether this rank failed because it lost another one.
+
+    A connection that is lost elsewhere, such as that of a data loader to its server, has the same message.
+    """
     signs = (*_PEER_LOST, *(os.strerror(number).lower() for number in _PEER_LOST_ERRORS))
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         text = str(error).lower()
-        if any(sign in text for sign in signs) or type(error).__name__ in _PEER_LOST_TYPES:
+        lost = any(sign in text for sign in signs) and _comes_from_communication(error, text)
+        if lost or type(error).__name__ in _PEER_LOST_TYPES:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _comes_from_communication(error: BaseException, text: str) -> bool:
+    if any(name in text for name in _COMMUNICATES):
+        return True
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]
+    return any(part in frame.filename for frame in innermost for part in _COMMUNICATING_FOLDERS)
 
 
 _meeting: Meeting | None = None
@@ -165,7 +183,8 @@ def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
             )
         else:
             # Some of them may wait too, with a time-out that began later: the stages of a pipeline.
-            reason = f"{format_ranks(missing)} did not report; {waiting} waited in vain, for one of them or for several"
+            reason = f"{waiting} waited in vain for one of {format_ranks(missing)}; their logs show which"
+            host = UNKNOWN_HOST
     # A stopped process still accepts connections. torchrun's agent has the store of its workers.
     elif world.launcher != "torchrun" and not world.is_main and network.is_reachable(meeting.host, meeting.port):
         first, host = 0, world.hosts[0] if world.hosts else meeting.host
@@ -179,6 +198,8 @@ def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
 def _exchange_reports(meeting: Meeting, run: Path) -> set[int]:
     """Report the loss to the other ranks. Return the ranks that have lost a peer; none if the store does not answer."""
     reported: set[int] = set()
+    # The store answers one rank after the other: 1000 requests a second in a large world.
+    pause = max(0.05, meeting.world.world_size / 1000)
 
     def exchange() -> None:
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -190,7 +211,7 @@ def _exchange_reports(meeting: Meeting, run: Path) -> set[int]:
             reports.append("ranks", f"{meeting.world.rank} ")  # type: ignore[attr-defined]
             while True:
                 reported.update(map(int, reports.get("ranks").split()))
-                time.sleep(0.05)
+                time.sleep(pause)
 
     # In a thread: the store of a stopped process never answers.
     threading.Thread(target=exchange, daemon=True).start()

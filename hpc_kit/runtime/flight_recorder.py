@@ -37,21 +37,6 @@ def latest_collectives() -> dict[str, tuple[int, str]]:
     return latest
 
 
-def nccl_is_running() -> bool | None:
-    """Return whether a collective of NCCL has started on this GPU and not ended: the rank waits or transfers.
-
-    None without NCCL, and without TORCH_NCCL_ENABLE_TIMING=1: torch then does not know when a collective starts.
-    """
-    torch: Any = sys.modules.get("torch._C._distributed_c10d")
-    with suppress(AttributeError, LookupError, TypeError, ValueError, RuntimeError):
-        groups = json.loads(torch._dump_nccl_trace_json(includeCollectives=False))["pg_status"].values()  # noqa: SLF001
-        started = [int(group["last_started_collective"]) for group in groups]
-        completed = [int(group["last_completed_collective"]) for group in groups]
-        if max(started, default=-1) > 0:
-            return any(start > end for start, end in zip(started, completed, strict=True))
-    return None
-
-
 def _describe(call: str, entry: dict[str, Any]) -> str:
     """Return a collective, with the shape and type of its input if all ranks must have the same."""
     if call not in _SAME_SHAPES:

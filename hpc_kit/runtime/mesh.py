@@ -53,7 +53,7 @@ def mesh_shape(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
         raise SpecError(
             "the layout does not fill the world",
             found=f"{product}; {world_size} ranks",
-            remedy="degrees whose product is that; dp may be left out: it takes what is left. dp_shard divides dp",
+            remedy=f"use degrees whose product is {world_size}, or leave out dp; dp_shard must divide dp",
         )
     dp = {"dp_replicate": replicas, "dp_shard": shard} if "dp_shard" in degrees else {"dp": replicas}
     return {"pp": pp, **dp, "cp": cp, "tp": tp}
@@ -79,6 +79,9 @@ def create_mesh(
     ranks = torch.arange(world_size).view(*axes.values())
     groups = [
         dist.new_subgroups_by_enumeration(ranks.movedim(axis, -1).reshape(-1, size).tolist(), timeout=limit)[0]
+        if size > 1
+        # All ranks would create the group of each rank: thousands of calls in a large world.
+        else dist.new_group([dist.get_rank()], timeout=limit, use_local_synchronization=True)
         for axis, size in enumerate(axes.values())
     ]
     return DeviceMesh.from_group(groups, device_type, mesh=ranks, mesh_dim_names=tuple(axes))

@@ -88,7 +88,8 @@ def _thread_states() -> set[str]:
 def exit_on_failure() -> Iterator[None]:
     """End the process immediately when an exception or sys.exit leaves the `with` block and is not caught.
 
-    Destroying the group of a failed rank may hang, or abort the process with another exit code.
+    Destroying the group of a failed rank may hang, or abort the process with another exit code. Python does not tell
+    whether sys.exit was caught. In a group of several ranks, its code is that of the process in both cases.
     """
     previous, stderr = sys.excepthook, sys.stderr
 
@@ -106,10 +107,17 @@ def exit_on_failure() -> Iterator[None]:
     try:
         yield
     except SystemExit as stop:
-        if code := exit_code(stop):
+        if (code := exit_code(stop)) and _may_hang():
             _exit_at_end(code)
         raise
     sys.excepthook = previous
+
+
+def _may_hang() -> bool:
+    """Return whether the end of the interpreter may wait for other ranks."""
+    dist = sys.modules.get("torch.distributed")
+    with_others = dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return with_others or bool(_abort)
 
 
 _codes_at_end: list[int] = []

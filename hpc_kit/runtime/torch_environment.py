@@ -12,7 +12,7 @@ from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.launchers.other_variables import has_own_gpu
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.master_host import expected_hosts
-from hpc_kit.runtime.variables import RANK_VARIABLES, TORCH_VARIABLES
+from hpc_kit.runtime.variables import NODE_RANK, RANK_VARIABLES, TORCH_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,6 +78,7 @@ def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     left = inherited_variables.inherited_exports(environ)
     one_gpu = has_own_gpu({name: value for name, value in environ.items() if name not in left}, world)
     values = {name: getattr(world, field) for field, name in TORCH_VARIABLES.items() if name in RANK_VARIABLES}
+    values[NODE_RANK] = world.node_rank
     if one_gpu:
         values["LOCAL_RANK"] = 0
     return {name: str(value) for name, value in values.items() if value is not None}

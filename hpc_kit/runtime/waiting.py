@@ -18,8 +18,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hpc_kit.runtime.flight_recorder import nccl_is_running
-
 if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
@@ -79,14 +77,12 @@ class WaitSampler:
 def is_waiting() -> bool | None:
     """Return whether this rank waits for other ranks at this moment; None if that cannot be determined.
 
-    On a CPU, the main thread is blocked inside a function of torch that communicates. With CUDA, only NCCL knows, and
-    only with TORCH_NCCL_ENABLE_TIMING=1: the main thread runs ahead of the GPU.
+    On a CPU, the main thread is blocked inside a function of torch that communicates. With CUDA, only NCCL knows,
+    because the main thread runs ahead of the GPU.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or torch.cuda.is_initialized():
         return None
-    if torch.cuda.is_initialized():
-        return nccl_is_running()
     main = threading.main_thread()
     frame = sys._current_frames().get(main.ident or 0)  # noqa: SLF001 - documented in spite of its name
     if not is_communicating(frame, torch.__path__[0]):

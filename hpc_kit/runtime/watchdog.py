@@ -219,7 +219,7 @@ class Watchdog:
 
     def _samples(self) -> bool:
         """Return whether the training is at its usual work, in which a slow rank lets the others wait."""
-        # The first steps also create process groups. torch's recorder reads the list of groups without a lock.
+        # The first steps also compile, and create process groups.
         return self.world.world_size > 1 and _progress.count > _LEAST_STEPS and not _progress.phases
 
     def _look(self) -> None:
@@ -267,8 +267,8 @@ class Watchdog:
         )
 
     @staticmethod
-    def _write(path: Path, content: object) -> None:
-        write_whole(path, json.dumps(content).encode(), lasting=False)
+    def _write(path: Path, content: object, *, replace: bool = True) -> None:
+        write_whole(path, json.dumps(content).encode(), lasting=False, replace=replace)
 
     def _requested(self) -> float:
         """Return the time of the last request of the stacks; 0 if there was none."""
@@ -295,15 +295,10 @@ class Watchdog:
         with suppress(OSError):
             if path.stat().st_mtime < began:  # the verdict about an earlier stall
                 path.unlink()
-        draft = path.with_name(f".{VERDICT}.{self.world.rank}")
-        self._write(draft, {"time": time.time(), "step": step, "sentence": sentence, "ranks": cause.late})
-        try:
-            path.hardlink_to(draft)
-        except FileExistsError:
-            return
-        finally:
-            draft.unlink()
-        self._report(cause, sentence)
+        verdict = {"time": time.time(), "step": step, "sentence": sentence, "ranks": cause.late}
+        with suppress(FileExistsError):  # another rank was earlier
+            self._write(path, verdict, replace=False)
+            self._report(cause, sentence)
 
     @staticmethod
     def _describe_stall(quiet: float, cause: str) -> str:

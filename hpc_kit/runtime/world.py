@@ -121,7 +121,7 @@ def explain_world(world: World) -> str:
     if world.agrees:
         lines.append(f"agrees  {', '.join(world.agrees)}")
     if world.ignored:
-        lines.append(f"left    {'; '.join(world.ignored)}")
+        lines.append(f"ignored {'; '.join(world.ignored)}")
     lines += [f"warning: {warning}" for warning in world.warnings]
     return "\n".join(lines) + "\n"
 

@@ -199,14 +199,21 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
     """Return `system` if sbatch is on PATH and Slurm has a configuration, else None.
 
     Raises:
-        SlurmUnavailable: There is an sbatch, no configuration in the usual places, and no answer from sinfo.
+        SlurmUnavailable: There is an sbatch, but SLURM_CONF names a missing file; or there is no configuration in the
+            usual places, and no answer from sinfo.
     """
     if find_command("sbatch", environ) is None:
         return None
-    # If SLURM_CONF names a missing file, Slurm's commands look for it for a minute.
-    found = find_configuration(environ)
-    if found or environ.get("SLURM_CONF"):
-        return "system" if found else None
+    if find_configuration(environ):
+        return "system"
+    instead = "name a cluster: --cluster slurm (HPC_KIT_CLUSTER=slurm), or --cluster local for the embedded Slurm"
+    if environ.get("SLURM_CONF"):
+        # Slurm's commands would look for the file for a minute. It may be on a file system that is not mounted.
+        raise SlurmUnavailable(
+            "there is an sbatch here, but its configuration cannot be read",
+            found=f"SLURM_CONF={environ['SLURM_CONF']}",
+            remedy=f"set or unset SLURM_CONF, or {instead}",
+        )
     # A site's wrapper, or a substitute, may provide sbatch alone.
     if find_command("sinfo", environ) is None:
         return "system"
@@ -217,8 +224,7 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
         raise SlurmUnavailable(
             "there is an sbatch here, but sinfo does not tell whether it has a cluster",
             found=error.found,
-            remedy="try again, or name a cluster: --cluster slurm (HPC_KIT_CLUSTER=slurm), or --cluster local for the "
-            "embedded Slurm",
+            remedy=f"try again, or {instead}",
         ) from error
     is_configured = answer.returncode == 0 or "configuration source" not in answer.stderr
     return "system" if is_configured else None

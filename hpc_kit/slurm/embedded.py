@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import AnswerNo, SpecError
+from hpc_kit.errors import AnswerNo, HpcKitError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +70,16 @@ def _ask_for_folder(settings: str, queue: str, environ: Mapping[str, str]) -> st
         errors="surrogateescape",
     )
     if done.returncode != 0:
-        kind = SpecError if done.returncode == 2 else AnswerNo
-        raise kind(done.stderr.strip().removeprefix("pocketslurm: error: "))
+        raise _read_error(done.stderr.strip().removeprefix("pocketslurm: error: "), done.returncode)
     return done.stdout.removesuffix("\n")
+
+
+def _read_error(text: str, status: int) -> HpcKitError:
+    """Return the error that `pocketslurm path` has printed."""
+    import re
+
+    parts = dict(re.findall(r"^  (found|do) +(.*(?:\n {9}.*)*)", text, re.MULTILINE))
+    found, remedy = (
+        parts[label].replace("\n" + " " * 9, "\n") if label in parts else None for label in ("found", "do")
+    )
+    return (SpecError if status == 2 else AnswerNo)(text.partition("\n")[0], found=found, remedy=remedy)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import SlurmClient, find_slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from hpc_kit.errors import AnswerNo
     from hpc_kit.slurm.versions import SlurmVersion
     from hpc_kit.spec.cluster import Cluster
 
@@ -29,6 +30,17 @@ def open_client(cluster: Cluster, environ: Mapping[str, str] | None = None) -> S
     if cluster.name in {"", "local"}:
         return client
     return client._replace(typed_prefix=f"{client.typed_prefix} --cluster {cluster.name}")
+
+
+def unusable_client(environ: Mapping[str, str], error: AnswerNo) -> SlurmClient:
+    """Return a client of an embedded Slurm that `open_client` could not set up: each query fails with its error."""
+    from hpc_kit.slurm.embedded import STATE_VARIABLE
+
+    def fail(argv: Sequence[str], **_: object) -> NoReturn:  # noqa: ARG001 - the signature of a runner
+        raise SlurmUnavailable(error.what, found=error.found, remedy=error.remedy) from error
+
+    own = {name: value for name, value in environ.items() if name != STATE_VARIABLE}
+    return SlurmClient(own, embedded=True, runner=fail)
 
 
 def slurm_version_of(

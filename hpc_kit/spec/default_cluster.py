@@ -83,7 +83,7 @@ def _may_have_gpus(environ: Mapping[str, str]) -> bool:
 
     client = SlurmClient(environ, embedded=False)
     try:
-        answer = client.run(["sinfo", "--noheader", "--format=%G"], timeout=PROBE_SECONDS)
+        answer = client.run(["sinfo", "--all", "--noheader", "--format=%G"], timeout=PROBE_SECONDS)
     except SlurmUnavailable:
         return True
     return answer.returncode != 0 or not answer.stdout.strip() or "gpu" in answer.stdout

@@ -6,6 +6,7 @@ worlds, each of which trains its own model, and the job would still be COMPLETED
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -66,10 +67,26 @@ MPIRUN_VALUES = {
 }  # fmt: skip
 """Number of words behind each option of mpirun, over all MPIs."""
 
+_TRAINERS = {
+    "axolotl": (frozenset({"train"}), "axolotl.cli.{}"),
+    "llamafactory-cli": (frozenset({"train"}), "llamafactory.launcher"),
+    "trl": (frozenset({"dpo", "grpo", "kto", "reward", "rloo", "sft"}), "trl.scripts.{}"),
+    "tune": (frozenset({"run"}), ""),
+}
+"""Tools that start torchrun or `accelerate launch` themselves: their subcommands, and the module that trains.
+
+`tune run` starts torchrun only if it has options of torchrun.
+"""
+
+_OF_LAUNCHER = re.compile(r"--(accelerate[-_]config|launcher|main[-_]process[-_]port|num[-_](machines|processes))")
+"""Options of these tools that are for the launcher. Each has a value."""
+
 _OTHER_LAUNCHERS = frozenset({"colossalai", "composer", "fabric"})
 """Further launchers of several processes, whose options are not parsed."""
 
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", *MPIRUN, *_OTHER_LAUNCHERS})
+_LAUNCHERS = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", *MPIRUN, *_OTHER_LAUNCHERS, *_TRAINERS}
+)
 _SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run", "fabric": "run"}
 """The subcommand with which a tool is a launcher."""
 
@@ -147,6 +164,8 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
     if found is None:
         return None
     start, (name, *rest) = found
+    if name in _TRAINERS:
+        return _trainer_command(name, command[:start], rest)
     kind = "mpirun" if name in MPIRUN - SITE_STARTERS else AGENT_MODULES.get(name, name)
     if kind in _SUBCOMMANDS:
         if rest[:1] != [_SUBCOMMANDS[kind]]:
@@ -167,6 +186,27 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
         program = ["python", *(["-m"] if options.keys() & {"m", "module"} else []), *program]
     passes_local_rank = name == _LEGACY_LAUNCHER and "use-env" not in options
     return LauncherCommand(kind, prefix, options, words, tuple(program), passes_local_rank)
+
+
+def _trainer_command(name: str, prefix: Sequence[str], words: Sequence[str]) -> LauncherCommand | None:
+    """Return a tool that starts a launcher itself, with the program that trains without one."""
+    subcommands, module = _TRAINERS[name]
+    if not words or words[0] not in subcommands:
+        return None
+    kind = f"{name} {words[0]}"
+    if not module:
+        options, _, program = _split_options(name, words[1:])
+        return LauncherCommand(kind, tuple(prefix), {}, {}, (name, words[0], *program)) if options else None
+    # axolotl passes the words behind `--` to the launcher.
+    own = list(itertools.takewhile(lambda word: word != "--", words[1:]))
+    if re.search("--launcher[ =]python", " ".join(own)):
+        return None
+    kept = [
+        word
+        for before, word in itertools.pairwise(["", *own])
+        if not _OF_LAUNCHER.fullmatch(before) and not _OF_LAUNCHER.fullmatch(word.partition("=")[0])
+    ]
+    return LauncherCommand(kind, tuple(prefix), {}, {}, ("python", "-m", module.format(words[0]), *kept))
 
 
 def _split_options(
@@ -297,7 +337,9 @@ def _check_shell_code(code: ShellCode, nodes: int, ranks: int) -> None:
         # Each task may solve a problem of its own with MPI.
         if found.kind in {"srun", *MPIRUN} and not PurePath(found.program[0]).name.startswith("python"):
             continue
-        if ranks == 1 and found.options.get(_NODES.get(found.kind, ""), "1") not in {"1", "1:1"}:
+        # A trainer gets the number of nodes from many places.
+        names_nodes = found.options.get(_NODES.get(found.kind, ""), "1") not in {"1", "1:1"}
+        if ranks == 1 and (names_nodes or found.kind.split()[0] in _TRAINERS):
             continue
         program = (*found.prefix, *found.program)
         if code.file is None:

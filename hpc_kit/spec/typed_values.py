@@ -45,7 +45,8 @@ def coerce(text: str, kind: type[Struct], key: str) -> object:
         return text
     expected = _field_type(kind, key)
     if not _accepts(value, expected):
-        return text
+        # The error is then about the value as it was meant.
+        return text if _accepts(text, expected) else value
     # 1e5 and 1_000 are numbers in TOML, but text must keep its spelling.
     is_respelled = isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
     return text if is_respelled and _accepts(text, expected) else value
@@ -173,8 +174,10 @@ def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecEr
         place = key
     name = key.rpartition(".")[2]
     expected = _expected(problem) or " or ".join(_choices(_field_type(kind, key)))
-    if expected == _TYPE_NAMES["array"] and isinstance(value, str):
-        expected = f"a list: {name} = {format_toml_value(value.split() if name == 'command' else [value])}"
+    if expected == _TYPE_NAMES["array"]:
+        entries = value.split() if name == "command" and isinstance(value, str) else [value]
+        if _accepts(entries, _field_type(kind, key)):
+            expected = f"a list: {name} = {format_toml_value(entries)}"
     return SpecError(
         f"wrong value for {key or 'the file'} in {document.origin_of(place)}",
         found=f"{name} = {format_toml_value(value)}",

@@ -117,8 +117,10 @@ def exclude_option(resolved: Resolved, client: SlurmClient) -> tuple[list[str], 
         else f"excluded node {each.node} is not in this cluster: hpc-kit cluster include {each.node}"
         for each in rest
     ]
+    if not used:
+        return [], notes
     # The option replaces the line of the script, so it repeats the nodes that the job excludes.
-    return [f"--exclude={','.join([*own, *(each.node for each in used)])}"] * bool(used), notes
+    return [f"--exclude={','.join([*own, *(each.node for each in used)])}"], notes
 
 
 def _in_file(path: str | None) -> str | None:

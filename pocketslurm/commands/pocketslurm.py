@@ -153,7 +153,7 @@ def install(settings: Settings | None, directory: Path, environ: Mapping[str, st
         folder = str(installation.write_commands(directory))
     except OSError as error:
         raise StateError(
-            "the embedded Slurm's state directory cannot be made",
+            "the embedded Slurm's state directory cannot be used",
             found=f"{directory}: {error.strerror or error}",
             remedy=f"set {STATE_VARIABLE} to a directory that only you may write",
         ) from error

@@ -61,6 +61,7 @@ use_spares() {
   [ -z "$restart_stop" ] || return 1
   [ "$status" = 0 ] || [ ! -s "$HPC_KIT_RUN/first-failure" ] ||
     read -r _ host status _ <"$HPC_KIT_RUN/first-failure"
+  [ "$host" != '?' ] || host='' # only the rank is known
   mapfile -t lost < <(if [ "$status" = 0 ]; then list_marked_nodes down,fail; else list_lost_nodes; fi)
   if [ "${#lost[@]}" = 0 ] && [ "$status" != 0 ]; then
     [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]] || loss=$(describe_loss)

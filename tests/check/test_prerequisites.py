@@ -12,7 +12,7 @@ from hpc_kit.check.prerequisites import check_program, find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
 from tests.conftest import ROOT
@@ -25,8 +25,10 @@ def resolved(
     chdir: str | None = None,
     partition: str | None = None,
     cluster: Cluster | None = None,
+    launch: Launch | None = None,
 ) -> Resolved:
-    job = Job(name="mine", command=command, setup=setup, resources=Resources(chdir=chdir, partition=partition))
+    resources = Resources(chdir=chdir, partition=partition)
+    job = Job(name="mine", command=command, setup=setup, resources=resources, launch=launch or Launch())
     cluster = cluster or Cluster(name="here", python=sys.executable)
     return resolve(load.load(job, cluster, root=root), root=root)
 
@@ -36,7 +38,7 @@ def resolved(
     [
         ("python", "train.py", "--x", "missing.py"),
         ("python", "-u", "jobs/other.py"),
-        ("python", "-m", "package.module"),
+        ("python", "-m", "json.tool"),
         ("python", "-c", "print()"),
         ("python", "-"),
         ("bash", "run.sh"),
@@ -101,6 +103,25 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     assert [finding.severity for finding in find_missing(job, project, elsewhere=True)] == ["warning"]
 
 
+@pytest.mark.parametrize(("module", "missing"), [
+    ("mine.train", None), ("mine.sub", None), ("mine.sub.__main__", None), ("alone", None), ("plain.train", None),
+    ("dynamic.made", None), ("dynamic", None), ("torch.distributed.run", None), ("json.tool", None), ("pdb", None),
+    ("mine.nope", "mine.nope"), ("nope", "nope"), ("nope.train", "nope"), ("mine", "mine.__main__"),
+    ("mine.train.py", "mine.train.py"), ("mine/train.py", "mine/train"), ("plain.nope", "plain.nope"),
+    ("plain", "plain.__main__"), ("json.nope", "json.nope"),
+])  # fmt: skip
+def test_a_module_that_does_not_exist_is_refused(project: Path, module: str, missing: str | None) -> None:
+    for name in ("mine/__init__", "mine/train", "mine/sub/__init__", "mine/sub/__main__", "plain/train", "alone"):
+        (project / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (project / f"{name}.py").write_text("raise SystemExit('imported')")
+    (project / "dynamic").mkdir()
+    (project / "dynamic" / "__init__.py").write_text("import sys\nsys.modules['dynamic.made'] = sys\n")
+    found = [finding.what for finding in find_missing(resolved(sys.executable, "-m", module, root=project), project)]
+    assert found == ([f"no module {missing}"] if missing else [])
+    job = resolved(sys.executable, "-m", module, root=project, setup=("module load mine",))
+    assert find_missing(job, project) == []
+
+
 def test_setup_may_provide_a_program_or_change_the_folder(project: Path) -> None:
     check_program(resolved("special", root=project, setup=("module load special",)), project)
     check_program(resolved("python", "gone.py", root=project, setup=("cd /scratch/x",)), project)
@@ -119,6 +140,15 @@ def test_a_log_folder_that_cannot_be_created_is_found(project: Path) -> None:
     (project / "runs").write_text("a file")
     (finding,) = find_missing(resolved("python", "train.py", root=project), project)
     assert (finding.code, finding.found) == ("KIT603", f"{project / 'runs'} is a file")
+
+
+def test_a_log_folder_without_write_permission_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, runs = resolved("true", root=project), project / "runs" / "mine"
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    for problem, folder in (("created", project), ("written to", runs)):
+        (finding,) = (each for each in find_missing(job, project) if each.code == "KIT603")
+        assert (finding.what, finding.found) == (f"{runs} cannot be {problem}", f"no write permission in {folder}")
+        runs.mkdir(parents=True, exist_ok=True)
 
 
 def test_an_unreadable_log_folder_counts_as_missing(project: Path) -> None:
@@ -187,6 +217,36 @@ def test_a_program_that_python_cannot_read_is_refused_before_it_waits_in_the_que
     # Another release of Python may read it.
     other = Cluster(name="there", python="/usr/bin/python3")
     assert find_missing(resolved("python", "train.py", root=project, cluster=other), project) == []
+
+
+INIT = "import os\nimport torch.distributed as dist\ndef main():\n    {}\nmain()\n"
+
+
+def test_a_program_of_plain_torch_needs_variables_that_srun_does_not_set(project: Path) -> None:
+    (project / "train.py").write_text(INIT.format("dist.init_process_group('gloo')"))
+    with pytest.raises(SpecError, match="needs RANK and WORLD_SIZE, and nothing sets them") as caught:
+        check_program(resolved("python", "train.py", root=project), project)
+    assert caught.value.found == ("train.py, line 4: init_process_group without a rank; launch.bootstrap = false")
+    for launch in (Launch(bootstrap=True), Launch(launcher="torchrun")):
+        check_program(resolved("python", "train.py", root=project, launch=launch), project)
+    check_program(resolved("python", "train.py", root=project, setup=("export RANK=$SLURM_PROCID",)), project)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())",
+        "dist.init_process_group('gloo', 'tcp://localhost:2950')",
+        "if 'RANK' in os.environ: dist.init_process_group('gloo')",
+        "os.environ['RANK'] = '0'; dist.init_process_group('gloo')",
+        "rank = os.environ['SLURM_PROCID']; dist.init_process_group('gloo')",
+        "import lightning; dist.init_process_group('gloo')",
+        "from setup import ranks; dist.init_process_group('gloo')",
+    ],
+)
+def test_a_program_that_may_know_its_rank_is_left_alone(project: Path, line: str) -> None:
+    (project / "train.py").write_text(INIT.format(line))
+    check_program(resolved("python", "train.py", root=project), project)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,27 @@ def test_a_closed_pipe_prints_no_error(kit: Kit) -> None:
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 
+def run_without_reader(kit: Kit, *words: str) -> tuple[int, str]:
+    """Run a command whose stdout is a closed pipe. Return its exit status and its errors."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "hpc_kit", *words]
+    done = subprocess.run(argv, cwd=kit.project, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.usefixtures("own_slurm")
+def test_a_closed_pipe_changes_neither_the_jobs_nor_their_exit_status(kit: Kit, project: Path) -> None:
+    for name, code in (("first", 0), ("second", 3)):
+        (project / "jobs" / f"{name}.toml").write_text(f'command = ["sh", "-c", "exit {code}"]\n')
+    assert run_without_reader(kit, "submit", "first", "second", "--chain", "--wait") == (3, "")
+    assert [run.parent.name for run in sorted(project.glob("runs/*/[0-9]/"))] == ["first", "second"]
+    assert run_without_reader(kit, "status") == (0, "")
+    for words in (["logs", "1", "-f"], ["logs", "2", "-f", "--json"], ["watch", "2"]):
+        assert run_without_reader(kit, *words) == (141, "")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_closed_stream_is_an_empty_one(kit: Kit, closed: str) -> None:
     words = f"{shlex.quote(sys.executable)} -m hpc_kit render -j 1x1 --cluster local {closed} -- true"

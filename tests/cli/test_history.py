@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hpc_kit.submission.resubmit import describe_changes
 from tests.cli.conftest import Kit
 from tests.conftest import ROOT
+from tests.pocketslurm.conftest import wait_for
 
 JOB = f"""command = ["python3", "{ROOT}/tests/faults/training.py"]
 [resources]
@@ -110,6 +112,7 @@ def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, proj
         subprocess.run([*git, *words], cwd=project, check=True)
     assert run_job(kit) == 0
     (project / "train.py").write_text("2\n")
+    assert kit("resubmit", "count").stderr.endswith("found  runs of count: 1\n  do     hpc-kit resubmit 1\n")
     done = kit("resubmit", "1", "--set", "resources.time=20", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
@@ -134,11 +137,15 @@ def test_changed_files_may_have_any_name(tmp_path: Path) -> None:
     assert describe_changes({"commit": commit}, tmp_path).splitlines()[0] == " \N{REPLACEMENT CHARACTER}.py | 2 +-"
 
 
-def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit) -> None:
+def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit, project: Path) -> None:
     assert run_job(kit) == 0
-    again = kit("resubmit", "1", "--set", "env.SECONDS_A_STEP=30")
+    # The new job goes on after the last step of the first.
+    again = kit("resubmit", "1", "--set", "env.STEPS=1000", "--set", "env.SECONDS_A_STEP=30")
     assert again.returncode == 0, again.stderr
     assert "job 1 has completed: the new job may find nothing left to do" in again.stderr
+    wait_for((project / "runs/count/2/history").exists)
+    # As while job 2 starts: its history is still that of job 1.
+    shutil.copy(project / "runs/count/1/history", project / "runs/count/2/history")
     refused = kit("resubmit", "2")
     assert refused.returncode == 2
     assert "job 2 has not ended, and two jobs must not write the same checkpoints" in refused.stderr

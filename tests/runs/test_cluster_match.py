@@ -46,7 +46,7 @@ def record(slurm: str, *, name: str | None = None, state: str | None = None) -> 
         (real(None), record("system", name="alpha"), UNKNOWN),
         (embedded("/a"), record("embedded", state="/a"), SAME),
         (embedded("/a"), record("embedded", state="/b"), OTHER),
-        (embedded(None), record("embedded", state="/b"), OTHER),
+        (embedded(None), record("embedded", state="/b"), UNKNOWN),  # it could not be set up
         (embedded("/a"), record("embedded"), UNKNOWN),
         (embedded("/a"), record("system", name="alpha"), UNKNOWN),
         (real("alpha"), record("embedded", state="/a"), UNKNOWN),

@@ -125,6 +125,8 @@ def test_a_reason_with_names_in_any_language_is_recorded_under_any_locale(tmp_pa
         (type("DistNetworkError", (RuntimeError,), {})("gone"), True),
         (ValueError("bad batch"), False),
         (FileNotFoundError(2, "No such file"), False),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),
+        (RuntimeError("the object store timed out waiting for a connection"), False),
     ],
 )
 def test_a_victim_is_recognized_by_its_exception(error: Exception, victim: bool) -> None:
@@ -179,15 +181,15 @@ def test_a_victim_without_a_culprit_is_recorded_itself(
 
 
 @pytest.mark.parametrize(
-    ("reported", "first", "reason"),
+    ("reported", "first", "host", "reason"),
     [
-        ({3}, 0, "ranks 0-2 did not report; rank 3 waited in vain, for one of them or for several"),
-        ({0, 1, 3}, 2, "ranks 0, 1, 3 waited for it in vain: it is stopped, late, hangs or has ended"),
+        ({3}, 0, "?", "rank 3 waited in vain for one of ranks 0-2; their logs show which"),
+        ({0, 1, 3}, 2, "n9", "ranks 0, 1, 3 waited for it in vain: it is stopped, late, hangs or has ended"),
     ],
     ids=["several", "one"],
 )
-def test_if_several_ranks_did_not_report_none_is_the_cause(
-    reported: set[int], first: int, reason: str, run: Path, monkeypatch: pytest.MonkeyPatch
+def test_if_several_ranks_did_not_report_no_host_is_to_blame(
+    reported: set[int], first: int, host: str, reason: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time-out of a pipeline's first stages begins later than that of its last one."""
     entries = {rank: SimpleNamespace(host="n9", pid=1) for rank in range(4)}
@@ -197,7 +199,7 @@ def test_if_several_ranks_did_not_report_none_is_the_cause(
     first_failure.record_failure(GLOO, 3)
     marker = read_first_failure(run)
     assert marker is not None
-    assert (marker.rank, marker.reason) == (first, reason)
+    assert (marker.rank, marker.host, marker.reason) == (first, host, reason)
 
 
 @pytest.mark.usefixtures("ends")

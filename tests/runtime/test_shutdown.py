@@ -76,10 +76,22 @@ def test_a_rank_ends_with_its_code_where_the_interpreter_starts_no_thread_any_mo
         "def refuse(*_): raise RuntimeError\n"
         "class DestroyedByTheInterpreter:\n    def __del__(self): print('too late', flush=True)\n"
         "sys.kept = DestroyedByTheInterpreter()\n"
+        "shutdown.set_abort_function(lambda code: None)  # as with MPI\n"
         "try:\n    with shutdown.exit_on_failure(): sys.exit(7)\n"
         "finally: threading.Thread.start = refuse"
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
+def test_a_program_with_one_rank_may_catch_the_exit_of_its_training() -> None:
+    """A sweep in a loop, or a test suite."""
+    done = run(
+        "import sys, hpc_kit\n"
+        "for number in range(2):\n"
+        "    try:\n        with hpc_kit.distributed(): sys.exit(3)\n"
+        "    except SystemExit as stop: print(stop.code)"
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n3\n")
 
 
 def test_exit_handlers_run_once_before_an_abort_at_the_end() -> None:
@@ -125,6 +137,7 @@ def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_ha
         "    work = OperationQueue(lambda: None).enqueue(lambda eager: time.sleep(0.01), [])\n"
         "    work.get_future()\n    work.wait()\n    print('done')\n"
         "atexit.register(use_a_future)\n"
+        "shutdown.set_abort_function(lambda code: None)  # as with MPI\n"
         "with shutdown.exit_on_failure(): sys.exit(7)"
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")

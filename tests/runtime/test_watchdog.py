@@ -22,7 +22,7 @@ from hpc_kit.run_files import RankStack, read_first_failure, read_stall
 from hpc_kit.runs.progress import find_slowest
 from hpc_kit.runs.stacks import group_stacks, request_stacks
 from hpc_kit.runtime import resolve, watchdog
-from hpc_kit.runtime.flight_recorder import latest_collectives, nccl_is_running
+from hpc_kit.runtime.flight_recorder import latest_collectives
 from hpc_kit.runtime.rendezvous.network import free_port
 from hpc_kit.runtime.stack_comparison import compare_stacks
 from hpc_kit.runtime.waiting import NodeShares, is_communicating
@@ -343,23 +343,6 @@ def test_a_callback_of_the_program_inside_torch_is_no_wait() -> None:
     assert is_communicating(stack_of("/me/train.py", "/torch/_tensor.py", "/torch/autograd/graph.py"), "/torch")
     assert not is_communicating(stack_of("/me/train.py", "/torch/nn/parallel/distributed.py", "/me/model.py"), "/torch")
     assert not is_communicating(stack_of("/me/train.py", "/torch/utils/data/dataloader.py"), "/torch")
-
-
-@pytest.mark.parametrize(
-    ("started", "completed", "expected"),
-    [([7, 3], [6, 3], True), ([7, 3], [7, 3], False), ([-1], [6], None), ([], [], None)],
-    ids=["a collective runs", "none runs", "without timing", "no group"],
-)
-def test_a_gpu_waits_while_a_collective_of_nccl_runs(
-    monkeypatch: pytest.MonkeyPatch, started: list[int], completed: list[int], expected: bool | None
-) -> None:
-    groups = {
-        str(number): {"last_started_collective": str(first), "last_completed_collective": str(last)}
-        for number, (first, last) in enumerate(zip(started, completed, strict=True))
-    }
-    recorder = SimpleNamespace(_dump_nccl_trace_json=lambda **_: json.dumps({"pg_status": groups}))
-    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", recorder)
-    assert nccl_is_running() is expected
 
 
 @pytest.mark.timeout(120)

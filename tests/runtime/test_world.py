@@ -24,7 +24,7 @@ def test_each_value_is_listed_with_its_variable() -> None:
         "  master_addr       n3        first of SLURM_STEP_NODELIST = n[3-4]\n"
         f"  master_port       {port}     from job 1234, step 0, restart 0\n"
         "agrees  PMI_RANK = 2, PMI_SIZE = 4\n"
-        "left    SLURM_JOB_NODELIST = n[1-4] (the job's, wider than this step); "
+        "ignored SLURM_JOB_NODELIST = n[1-4] (the job's, wider than this step); "
         "SLURM_JOB_NUM_NODES = 4 (the job's, wider than this step); HOSTNAME = n1 (the batch host's)\n"
     )
 

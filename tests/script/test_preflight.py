@@ -27,7 +27,8 @@ verdict=verdict${SLURM_RESTART_COUNT:-0}
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Slurm]:
     """A queue whose work folder is the project."""
-    own = Slurm(tmp_path, gpus=0)
+    # As on a real Slurm: after the requeue, the script has this time to exclude its nodes.
+    own = Slurm(tmp_path, gpus=0, kill_wait=30.0)
     (own.folder / "judge").write_text(JUDGE)
     (own.folder / "judge").chmod(0o755)
     try:
@@ -52,7 +53,7 @@ def submit(slurm: Slurm, *verdicts: str, **settings: object) -> Path:
 
 def await_end(run: Path) -> int:
     """Return the exit code of the job after its last attempt."""
-    wait_for(lambda: (run / END).is_file() and (run / END).read_text(), seconds=30)
+    wait_for(lambda: (run / END).is_file() and (run / END).read_text(), seconds=60)
     return int((run / END).read_text().split()[0])
 
 

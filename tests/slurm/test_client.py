@@ -22,7 +22,8 @@ def test_a_named_configuration_needs_no_query(tmp_path: Path) -> None:
     program(tmp_path, "sbatch")
     slurm = Slurm()
     assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm) == "system"
-    assert find_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm) is None
+    with pytest.raises(SlurmUnavailable, match="its configuration cannot be read"):
+        find_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm)
     assert slurm.asked == []
 
 

@@ -70,11 +70,21 @@ def test_gpu_options_are_ignored_if_slurm_has_no_gpu(
     assert "hpc-kit render ddp_4node --cluster slurm --set cluster.node.gpus=0" in text
 
 
-def test_an_sbatch_without_configuration_is_no_slurm(project: Path, slurm: dict[str, str]) -> None:
+def test_an_sbatch_without_configuration_is_no_slurm(
+    project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text("#!/bin/sh\necho 'sinfo: fatal: Could not establish a configuration source' >&2\nexit 1\n")
-    if not Path("/etc/slurm/slurm.conf").exists():
-        assert default_cluster(project, slurm) == ClusterChoice("local", {})
+    assert default_cluster(project, slurm) == ClusterChoice("local", {})
+
+
+def test_a_login_node_that_cannot_read_its_configuration_trains_nothing(project: Path, slurm: dict[str, str]) -> None:
+    """The file may be on a file system that is not mounted."""
+    environ = {**slurm, "SLURM_CONF": str(project / "missing.conf")}
+    with pytest.raises(SlurmUnavailable, match="its configuration cannot be read"):
+        default_cluster(project, environ)
+    assert default_cluster_name(project, environ) == "slurm"
 
 
 def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[str, str]) -> None:
@@ -120,7 +130,7 @@ def test_the_name_of_the_default_needs_no_query_of_nodes(project: Path, slurm: d
     assert default_cluster_name(project, environ) == "slurm"
     assert not Path(f"{sinfo}.asked").exists()
     default_cluster(project, environ)
-    assert Path(f"{sinfo}.asked").read_text() == "--noheader --format=%G\n"
+    assert Path(f"{sinfo}.asked").read_text() == "--all --noheader --format=%G\n"
 
 
 def test_inside_a_job_of_the_embedded_slurm_its_cluster_is_the_default(project: Path, tmp_path: Path) -> None:

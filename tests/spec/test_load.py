@@ -148,6 +148,7 @@ def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project:
         ("[resources]\nzzz = 1\n", ("unknown key 'zzz'", "that `hpc-kit schema` lists")),
         ("[launch]\nzzz = 1\n", ("unknown key 'zzz'", "one of launcher, ")),
         ('setup = "module load cuda"\n', ('a list: setup = ["module load cuda"]',)),
+        ("[restart]\nexit_codes = 99\n", ("write a list: exit_codes = [99]",)),
         ("nodes = \n", ("jobs/mine.toml is not TOML", "line 2")),
     ],
 )
@@ -522,3 +523,12 @@ def test_a_wrong_partition_or_extends_of_a_cluster_is_refused(project: Path, tex
     (project / "env/mine.toml").write_text(text)
     with pytest.raises(SpecError, match=error):
         site(project, cluster="mine")
+
+
+@pytest.mark.parametrize(("text", "found", "remedy"), [
+    ("[999]", "[999]", "a whole number, at most 255"), ('["a"]', '["a"]', "a whole number"),
+    ("99", "99", "a list: exit_codes = [99]"), ("x", '"x"', "a list"),
+])  # fmt: skip
+def test_an_error_names_the_set_value_as_it_was_meant(project: Path, text: str, found: str, remedy: str) -> None:
+    message = error_of(project, MINIMAL, restart__exit_codes=text)
+    assert message.endswith(f"found  exit_codes = {found}\n  do     write {remedy}")

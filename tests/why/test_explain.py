@@ -386,7 +386,7 @@ def test_a_link_that_came_back_is_no_certain_cause(tmp_path: Path, after: str, c
     event = "c1:81:92 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : "
     lines = event + "port error\n" + event + after + "\n"
     call = WATCHDOG.format(rank=0, group=0, name="default_pg", operation="ALLREDUCE")
-    assert why(tmp_path, slurm_log=STEPS + lines + STEPS + call).confidence == confidence
+    assert why(tmp_path, slurm_log=STEPS + lines + "step 9 loss 2.1\n" + call).confidence == confidence
 
 
 def test_of_the_jobs_of_a_user_the_one_that_more_tables_name_is_meant(tmp_path: Path) -> None:
@@ -894,7 +894,11 @@ def test_an_exception_after_which_the_program_goes_on_is_no_cause(tmp_path: Path
     assert (verdict.class_, verdict.rank) == ("uneven-inputs", 0)
 
 
-@pytest.mark.parametrize(("options", "class_"), [("", "python-exception"), ("set -e\n", "no-failure")])
+@pytest.mark.parametrize(
+    ("options", "class_"),
+    # The status of a pipe is that of tee.
+    [("", "python-exception"), ("set -e\n", "python-exception"), ("set -eo pipefail\n", "no-failure")],
+)
 def test_a_script_may_print_success_whatever_happened(tmp_path: Path, options: str, class_: str) -> None:
     script = f"#!/bin/bash\n{options}python train.py | tee run.log\necho training finished with code $?\n"
     log = STEPS + KEY_ERROR + "training finished with code 0\n"
@@ -1441,3 +1445,128 @@ def test_the_driver_and_the_exception_about_one_fault_of_a_gpu(tmp_path: Path) -
     ended = "srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n2: tasks 0-1: Aborted (core dumped)\n"
     verdict = why(tmp_path, job_log=failed + ended, dmesg_txt=kernel)
     assert (verdict.class_, verdict.rank, verdict.host) == ("gpu-xid", 2, "n2")
+
+
+PORT = "metrics server: bind failed: [Errno 98] Address already in use\n"
+EXIT = "srun: error: n1: task 1: Exited with exit code 1\n"
+MANY = "".join(f"step {step} loss {3 - step / 999:.3f}\n" for step in range(300))
+
+
+@pytest.mark.parametrize("error", [PORT, TRACEBACK.format(error="OSError: [Errno 98] Address already in use")])
+@pytest.mark.parametrize(
+    ("end", "class_"),
+    [(EXIT, "unknown"), ("srun: error: n1: task 1: Killed\n", "killed"), (TRACEBACK.format(error="KeyError: 'x'"), "")],
+)
+def test_an_error_after_which_the_training_went_on_is_no_cause(
+    tmp_path: Path, error: str, end: str, class_: str
+) -> None:
+    verdict = why(tmp_path, slurm_log="loading data\n" + error + MANY + end)
+    assert verdict.class_ == (class_ or "python-exception")
+    assert "port" not in verdict.cause
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "n1:221:229 [0] ibvwrap.c:66 NCCL WARN Call to ibv_open_device failed\n",
+        "slurmstepd: error: Munge decode failed: Expired credential\n",
+        "srun: error: Unable to create step for job 12: Requested nodes are busy\n",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.\n",
+        'Lmod has detected the following error: The following module(s) are unknown: "cuda/12"\n',
+    ],
+)
+def test_a_message_of_the_system_after_which_the_training_went_on_is_no_cause(tmp_path: Path, message: str) -> None:
+    failed = TRACEBACK.format(error="KeyError: 'labels'")
+    assert "labels" in why(tmp_path, slurm_log=STEPS + message + MANY + failed).cause
+    assert why(tmp_path, slurm_log=STEPS + message + MANY + EXIT).class_ == "unknown"
+
+
+def test_progress_in_the_log_of_a_rank_after_an_error_in_another_file(tmp_path: Path) -> None:
+    steps = "".join(f"2026-03-02 09:{minute:02d}:00 step {minute} loss 1.{minute}\n" for minute in range(40))
+    error = "2026-03-02 {}:00 ERROR exporter: [Errno 98] Address already in use\n"
+    files = {"rank__0_log": steps, "rank__1_log": steps}
+    assert why(tmp_path, slurm_log=error.format("09:01") + EXIT, **files).class_ == "unknown"
+    assert why(tmp_path, slurm_log=error.format("09:39") + EXIT, **files).class_ == "port-in-use"
+    # Without times, the order of the files is unknown.
+    assert why(tmp_path, slurm_log=PORT + EXIT, **files).confidence == "likely"
+
+
+@pytest.mark.parametrize("ranks", [3, 16])
+def test_the_rank_that_prints_no_more_had_the_error(tmp_path: Path, ranks: int) -> None:
+    def steps(first: int, last: int, *without: int) -> str:
+        numbers = [rank for rank in range(ranks) if rank not in without]
+        return "".join(f"rank {rank} step {step} loss 1.{step}\n" for step in range(first, last) for rank in numbers)
+
+    failed = TRACEBACK.format(error="ValueError: shard 3 is empty")
+    verdict = why(tmp_path, slurm_log=steps(0, 9) + failed + steps(9, 14, 2))
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 2, "certain")
+    assert why(tmp_path, slurm_log=steps(0, 9) + failed + steps(9, 14)).class_ == "unknown"
+
+
+def test_python_writes_its_buffered_output_after_the_traceback_that_ends_it(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="ValueError: shard 3 is empty")
+    verdict = why(tmp_path, slurm_log=failed + STEPS * 9 + EXIT)
+    assert (verdict.class_, verdict.confidence) == ("python-exception", "likely")
+    assert why(tmp_path, slurm_log=failed + MANY + EXIT).class_ == "unknown"
+
+
+STOP = "srun: launch/slurm: _step_signal: Terminating StepId=12.0\n"
+
+
+@pytest.mark.parametrize(
+    ("ends", "rank"),
+    [
+        ("srun: error: n1: task 1: Terminated\n{lost}srun: error: n1: task 0: Exited with exit code 1\n", 1),
+        ("{lost}srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n1: task 1: Terminated\n", 1),
+        ("srun: error: n1: task 1: Terminated\n" + STOP + "srun: error: n1: task 0: Terminated\n", 1),
+        # srun itself ended the task, after another one had failed.
+        ("srun: error: n1: task 0: Exited with exit code 3\n" + STOP + "srun: error: n1: task 1: Terminated\n", None),
+        (STOP + "srun: error: n1: tasks 0-1: Terminated\n", None),
+    ],
+)
+def test_a_signal_from_outside_ended_one_rank(tmp_path: Path, ends: str, rank: int | None) -> None:
+    lost = "".join(f"0: {line}\n" for line in LOST.splitlines())
+    steps = "".join(f"{rank}: step {step} loss 1.{step}\n" for step in range(9) for rank in (0, 1))
+    verdict = why(tmp_path, slurm_log=steps + ends.format(lost=lost))
+    is_outside = (
+        verdict.cause
+        == f"rank {rank} on n1 was ended by SIGTERM from outside: Slurm and the launcher had no reason to send it"
+    )
+    assert is_outside == (rank is not None), verdict.cause
+
+
+@pytest.mark.parametrize(("first", "rank"), [("-15", 1), ("1", None)])
+def test_the_first_failure_that_torchrun_reports_is_a_signal_from_outside(
+    tmp_path: Path, first: str, rank: int | None
+) -> None:
+    entry = "[{n}]:\n  host      : n1\n  rank      : {n} (local_rank: {n})\n  exitcode  : {code} (pid: 10{n})\n"
+    report = "Failures:\n" + entry.format(n=0, code=-15)
+    report += "Root Cause (first observed failure):\n" + entry.format(n=1, code=first) + "=" * 60 + "\n"
+    verdict = why(tmp_path, slurm_log=STEPS + "train.py FAILED\n" + report + EXIT)
+    assert ("from outside" in verdict.cause) == (rank is not None), verdict.cause
+    assert verdict.rank == 1
+
+
+def test_other_exit_codes_after_the_first_one_are_of_victims(tmp_path: Path) -> None:
+    log = "srun: error: n1: task 1: Exited with exit code 3\n" + STOP
+    log += "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: tasks 2-3: Exited with exit code 1\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log)
+    assert verdict.cause.startswith("unknown: rank 1 on n1 ended with exit code 3")
+    assert verdict.ranks == [1]
+
+
+@pytest.mark.parametrize(("nodes", "host", "where"), [("n[1-2]", None, " on n[1-2]"), ("n1", "n1", " on n1")])
+def test_the_hosts_of_ranks_with_one_error_follow_from_the_blocks_of_tasks(
+    tmp_path: Path, nodes: str, host: str | None, where: str
+) -> None:
+    number = 2 if host is None else 1
+    script = f"#!/bin/bash\n#SBATCH --nodes={number}\n#SBATCH --ntasks-per-node={4 // number}\nsrun python train.py\n"
+    rows = f"JobID|State|ExitCode|NodeList\n12|FAILED|1:0|{nodes}\n"
+    logs = {
+        f"rank__{rank}_log": STEPS + (TRACEBACK.format(error="ValueError: x") if rank % 2 else LOST)
+        for rank in range(4)
+    }
+    (tmp_path / "job.sh").write_text(script)
+    verdict = why(tmp_path, sacct_txt=rows, **logs)
+    assert verdict.cause.startswith(f"each of ranks 1, 3{where} failed")
+    assert (verdict.host, verdict.ranks) == (host, [1, 3])

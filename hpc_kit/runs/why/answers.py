@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
-from hpc_kit.runs.why.places import hosts_of, place_of, same_host
+from hpc_kit.runs.why.places import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
+from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
 from hpc_kit.slurm.states import JobState, explain_state
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.events import Event
     from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.rules import Rule
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 OWN_ERROR = 44
@@ -78,6 +80,12 @@ _REASON_CLASSES = (
 )
 
 
+_OF_NODES = {"launch-failure", "nodes-unavailable", "node-failure"}
+"""Classes of failures of which the reason for which a node is out of service may be the cause."""
+
+_SAVES = re.compile(r"(?i)\b(?:sav|writ|stor)ing\b|\b(?:save|write|store|dump)s? ")
+"""The last line before Slurm ended an attempt says that the program writes a file."""
+
 _OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>: ?")
 """The name of an object in front of the message of its exception, as urllib3 prints it."""
 
@@ -90,9 +98,10 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     rule = event.rule
     rank, host = place_of(attempt, event)
     ranks = _ranks_alike(attempt, event) if rule.scope == "rank" else []
-    values = _values_of(attempt, event)
+    values = _values_of(attempt, event, rank)
     values["who"] = describe_rank(attempt, rank, host, ranks)
-    if len(hosts_of(attempt, ranks, {rank: host})) > 1:
+    # Several ranks have a common host only if they all are on it.
+    if len(ranks) > 1 and len(hosts_of(attempt, ranks, {rank: host})) != 1 and has_several_hosts(attempt):
         host = None
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
@@ -107,7 +116,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     # An exit code alone is no cause.
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
-    cause += _remark(attempt, rule.class_, host)
+    cause += _remark(attempt, rule, host)
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs() and not attempt.of_kind("end"):
@@ -135,8 +144,18 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     )
 
 
-def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
-    """Return the reason for a cancellation, or for a late rank, that other evidence states."""
+def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
+    """Return the reason for a cancellation, a late rank or a broken node that other evidence states."""
+    class_, (pages, process) = rule.class_, attempt.evidence.nodes.largest
+    if rule.name == "node-out-of-memory" and pages:
+        return f"; its largest process was {process} with {pages * 4 / 1024**2:.0f} GiB"
+    if class_ in _OF_NODES and host and (known := _reason_of_node(attempt, [host])):
+        return f"; Slurm lists {host} with the reason {known[1]}"
+    if class_ == "corrupt-file":
+        ends = [each for each in attempt.evidence.events if _SAVES.search(each.groups.get("before", ""))]
+        return (
+            f"; attempt {ends[-1].attempt + 1} ended after: {ends[-1].groups['before'].strip()[:120]}" if ends else ""
+        )
     comment = next((row.comment for row in attempt.rows if row.comment), "")
     if class_ == "cancelled" and comment:
         return f"; comment of an administrator: {comment}"
@@ -147,11 +166,25 @@ def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
     return ""
 
 
-def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
+def _reason_of_node(attempt: Attempt, hosts: Sequence[str]) -> tuple[str, str, Line] | None:
+    """Return the first of some hosts that Slurm lists as out of service, the reason, and the line."""
+    for nodes, reason, line in attempt.evidence.nodes.reasons:
+        for host in expand_nodes(nodes):
+            if any(same_host(host, each) for each in hosts):
+                return host, reason, line
+    return None
+
+
+def _nodes_of(attempt: Attempt) -> list[str]:
+    """Return the nodes that the listings name for the job."""
+    return [host for row in attempt.rows for host in (row.batch_host, *expand_nodes(row.nodes)) if host]
+
+
+def _values_of(attempt: Attempt, event: Event, rank: int | None) -> dict[str, str]:
     """Return the values of a message, with those that further lines of it state without contradiction."""
     values: dict[str, str] = {}
     for other in _alike(attempt, event):
-        if other.rank == event.rank and not other.is_handled:
+        if other.rank in {event.rank, rank} and not other.is_handled:
             for name, value in other.groups.items():
                 values[name] = "" if values.get(name, value) != value else value
     about = {"rank", "rank2", "task", "host", "pid"}  # the place is that of the event itself
@@ -161,6 +194,8 @@ def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
     scripts = list(attempt.evidence.scripts.values())
     if (option := _REFUSED_OPTIONS.get(event.rule.class_)) and "name" not in values and len(scripts) == 1:
         values |= {"name": stated} if (stated := script_options(scripts[0]).get(option)) else {}
+    if event.rule.class_ == "log-folder" and (log := next((row.log for row in attempt.rows if row.log), "")):
+        values.setdefault("path", log)
     if event.rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
     return values
@@ -199,6 +234,7 @@ def _reports_of(attempt: Attempt, event: Event) -> list[Event]:
 def _error_of(event: Event) -> tuple[object, ...]:
     """Return what is the same in equal errors of several ranks: the message without numbers, and the line of code."""
     words = [re.sub(r"0x[0-9a-f]+|\d+", "", event.groups.get(name, "")) for name in ("exception", "message", "detail")]
+    words += [event.groups.get(name, "") for name in ("code", "signal")]
     is_generic = event.rule.weight < DIRECT and event.traceback is not None
     return (*words, event.traceback.own_frame if is_generic and event.traceback else None)
 
@@ -350,10 +386,11 @@ def _advice(attempt: Attempt) -> str:
     return "add the logs of all ranks; run with PYTHONUNBUFFERED=1 so that no output is lost"
 
 
-def waiting_verdict(job: JobRow, earlier: Verdict | None = None) -> Verdict:
+def waiting_verdict(attempt: Attempt, job: JobRow, earlier: Verdict | None = None) -> Verdict:
     """Return the answer about a job that has not ended.
 
     Args:
+        attempt: The attempt.
         job: The job.
         earlier: The failure of a job that it depends on.
     """
@@ -371,6 +408,10 @@ def waiting_verdict(job: JobRow, earlier: Verdict | None = None) -> Verdict:
     class_ = next((name for pattern, name in _REASON_CLASSES if re.search(pattern, job.reason)), "pending")
     cause = f"did not fail: job {job.job_id} waits in the queue ({job.reason or 'no reason yet'}): {reason.sentence}"
     found = Verdict(cause.rstrip("."), class_, evidence=proof, fix=reason.next_step, confidence="certain")
+    if class_ in _OF_NODES and (known := _reason_of_node(attempt, _nodes_of(attempt))):
+        found.host = known[0]
+        found.cause += f"; Slurm lists {known[0]} with the reason {known[1]}"
+        found.evidence.append(proof_of(known[2]))
     if earlier is not None:
         found.cause += f"; the job before it: {earlier.cause.partition('; the job has not')[0]}"
         found.fix = f"{earlier.fix}; submit that job again, then this one ({_uncapitalised(reason.next_step)})"

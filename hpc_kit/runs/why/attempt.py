@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
+from hpc_kit.runs.why.events import EXCEPTION, FATAL, KERNEL, LINE, SYSTEM, VICTIMS, WARNING, Event, TaskEnd
 from hpc_kit.runs.why.rules import DIRECT, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.states import JobState
@@ -28,6 +28,9 @@ LINES_OF_KILL = 100
 
 MAX_HOURS_BEFORE = 15.0
 """Hours by which a message of the kernel may be older than the job: clocks may differ by a time zone."""
+
+GOES_ON_AFTER = 60.0
+"""Seconds after an error in which another file may still contain progress that was under way."""
 
 YEAR = 366 * 86400.0
 
@@ -56,6 +59,9 @@ _SIGNAL_RULES = {53: "log-folder", 9: "killed"}
 
 _DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
 
+_PIPE = re.compile(r"(?m)^[^#\n]*[^|\n]\|&? *(?:tee|ts|sed|grep|awk|cat|stdbuf)\b")
+"""The exit status of a pipe is that of its last command."""
+
 _CODE_RULES = {124: "command-timeout"}
 """Rules of exit codes of failed jobs that one program gives."""
 
@@ -76,6 +82,8 @@ class Attempt:
         if len(single := self.named("mpi-many-rank-0")) == 1:
             self.events.remove(single[0])
         self.events += self._state_events()
+        self._find_outside_signals()
+        self._find_survived()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
         self.failed = self._has_failed()
@@ -95,9 +103,13 @@ class Attempt:
     def _separate_agents(self) -> None:
         """Remove the ranks of tasks that are agents of torchrun: it reported ranks, or a signal ended the task."""
         # srun prints task numbers: with torchrun, these are one number per node, and no ranks.
-        agents = [
-            end for end in self.ends if end.reporter == "srun" and (self.evidence.has_agents or end.signal is not None)
-        ]
+        tasks = [end for end in self.ends if end.reporter == "srun"]
+        is_node = max(self.evidence.ranks, default=0) > max((task for end in tasks for task in end.ranks), default=0)
+        agents = [end for end in tasks if self.evidence.has_agents or is_node or end.signal is not None]
+        if is_node:
+            for end in agents:
+                for task in end.ranks:
+                    self.evidence.hosts.pop(task, None)
         lines = {end.line for end in agents}
         self.ends = [end._replace(ranks=()) if end.line in lines else end for end in self.ends]
         for event in self.events:
@@ -131,6 +143,49 @@ class Attempt:
         # The log of the kernel contains no year.
         seconds = (self.evidence.began - line.time) % YEAR
         return seconds / 3600 if seconds < YEAR / 2 else 0.0
+
+    def _find_survived(self) -> None:
+        """Mark the errors after which another file shows progress of the rank, or of all ranks, by its times."""
+        ends = [(rank, last) for (_, rank), last in self.evidence.last.items() if last.time is not None]
+        for event in self.events:
+            time = event.line.time
+            if time is None or event.rule.kind == "end" or KERNEL.search(event.line.text) or event.rule.class_ in FATAL:
+                continue
+            own = [last for rank, last in ends if event.rank in {None, rank} and last.file != event.line.file]
+            event.is_survived |= bool(own) and all((last.time or 0) > time + GOES_ON_AFTER for last in own)
+
+    def has_no_order(self, event: Event) -> bool:
+        """Return whether only other files contain progress, so that it may have come after a line."""
+        others = self.evidence.with_progress
+        is_plain = event.strength in {LINE, WARNING} and event.rule.kind != "end"
+        return is_plain and bool(others) and event.line.file not in others
+
+    def _find_outside_signals(self) -> None:
+        """Add an event for each SIGTERM that ended a rank before Slurm or a launcher had a reason to send one."""
+        if self.of_kind("end"):
+            return
+        lost = {event.rank for event in self.of_class(*VICTIMS)}
+        stops = [event.line for event in self.named("step-cancelled") if "tasks" not in event.groups]
+        # A rank that lost another one may end first. torchrun lists the first failure first.
+        failed = [
+            end
+            for end in self.ends
+            if end.reporter == "torchrun" or (end.has_failed and not lost.issuperset(end.ranks or [None]))
+        ]
+        for index, end in enumerate(self.ends):
+            # A rank that fails by itself may end the remaining ones, and srun may report its end later.
+            rivals = [each for each in failed if each is not end and each.line.file == end.line.file]
+            if end.reporter == "torchrun":
+                rivals = [each for each in rivals if failed.index(each) < failed.index(end)]
+            elif any(_comes_before(line, end.line) for line in stops):
+                continue
+            others = lost.union(*(each.ranks for each in self.ends if not each.is_terminated)) - {None, *end.ranks}
+            is_alone = others or any(_comes_before(end.line, line) for line in stops) or end.reporter != "srun"
+            if end.is_terminated and is_alone and not rivals:
+                self.ends[index] = end._replace(is_from_outside=True)
+                rank = end.ranks[0] if end.ranks else None
+                rule = rule_named("terminated-from-outside")
+                self.events.append(Event(rule, {}, end.line, rank, end.host, end.attempt, len(self.events), SYSTEM))
 
     def _assign_processes(self) -> None:
         """Give the ranks of processes to the messages of the kernel that name a process."""
@@ -201,16 +256,23 @@ class Attempt:
         # A number in the line mostly comes from a variable: compare the words before it with the script.
         words = re.escape(re.split(r"\d", line.body.strip())[0].strip() or line.body)
         printed = re.compile(rf"(?<!&& )\b(?:echo|printf)\b.*{words}")
-        scripts = [lines for lines in self.evidence.scripts.values() if any(map(printed.search, lines))]
-        # With `set -e`, the script reaches its own line of success only after success.
-        return not scripts or any(re.search(r"\bset -\w*e", "\n".join(lines)) for lines in scripts)
+        scripts = ["\n".join(lines) for lines in self.evidence.scripts.values() if any(map(printed.search, lines))]
+        # With `set -e`, the script reaches its own line of success only after success, unless a pipe hid a failure.
+        return not scripts or any(
+            re.search(r"\bset -\w*e", text) and ("pipefail" in text or not _PIPE.search(text)) for text in scripts
+        )
 
     def first(self, events: Iterable[Event]) -> Event | None:
         """Return the first culprit: by the launcher's report, by kind of error, by time, by place."""
         remaining = list(events)
         explained = {id(each) for each in remaining for other in remaining if explains(other, each)}
         remaining = [each for each in remaining if id(each) not in explained] or remaining
-        return min(remaining, key=self._order, default=None)
+        found = min(remaining, key=self._order, default=None)
+        if found is None or found.rank is not None or found.strength != LINE:
+            return found
+        # Of equal messages in different files, that of a rank says more than that of a command by hand.
+        same = [each for each in remaining if each.rule is found.rule and each.line.file != found.line.file]
+        return min((each for each in same if each.rank is not None), key=self._order, default=found)
 
     def _order(self, event: Event) -> tuple[float, ...]:
         place = self.place_in_report(event)
@@ -294,6 +356,9 @@ def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
     is_about_waiting = len(tables) > 1 and {row.state for row in listed} == {JobState.PENDING}
     if is_about_waiting and all(row.state is JobState.RUNNING for row in named):
         return listed
+    waiting = [row for row in listed if row.state is JobState.PENDING]
+    if not named and waiting and all(row in waiting or row.state is JobState.RUNNING for row in listed):
+        return waiting[:1]
     return named or listed
 
 
@@ -334,6 +399,10 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     return events, [
         end for end in evidence.ends if end.attempt == final or end.attempt == latest.get(end.line.file, end.attempt)
     ]
+
+
+def _comes_before(line: Line, other: Line) -> bool:
+    return line.file == other.file and line.number < other.number
 
 
 def explains(event: Event, other: Event) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from hpc_kit.runs.why.events import (
@@ -21,10 +22,11 @@ from hpc_kit.runs.why.events import (
     Strength,
     TaskEnd,
     Waiting,
+    reports_end_of_inputs,
     signal_text,
     specify_exit_code,
 )
-from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line
+from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
@@ -61,7 +63,7 @@ _MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
 _RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
 _SYSTEM = re.compile(
     r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
-    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
+    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN|mlx5_core [\da-f:.]+: "
 )
 """A message of Slurm, of the kernel or of NCCL. It is about the job even if it sounds like a warning."""
 
@@ -91,6 +93,9 @@ _MPI_END = re.compile(
 )
 """A part of the message of Open MPI or MPICH about the rank that ended; the parts are on several lines."""
 
+_TORCHRUN = re.compile(r"torch\.distributed\.run|torch/distributed/(?:run\.py|elastic/)")
+"""torchrun or its agent prints a line."""
+
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
@@ -110,8 +115,10 @@ _TORCH = re.compile(
 )
 """A rank states its version of torch."""
 
-_WANTED_NODES = re.compile(r"\bmin_nodes +: (?P<nodes>\d+)")
-"""torchrun's number of nodes, in the configuration that it logs."""
+_WANTED_NODES = re.compile(
+    r"\bmin_nodes +: (?P<nodes>\d+)|\btorchrun\b(?!.*--nnodes)(?=.* --(?:standalone|nproc[-_]per[-_]node)\b)"
+)
+"""torchrun's number of nodes: in the configuration that it logs, or in its command, where one is the default."""
 
 _JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+)/slurm_script|\bSLURM_JOB_ID=(\d+)")
 """A message of the job itself contains its id."""
@@ -125,7 +132,7 @@ _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?wor
 _PLACE_OF_RANK = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO (?:\w+ )?comm \S+ rank (?P<rank>\d+) n[Rr]anks"
     r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
-    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
+    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)\]?(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
     r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
     r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
     r"|\b[Rr]ank[ =:]+(?P<rank5>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
@@ -158,6 +165,8 @@ _OWN_NODE = re.compile(
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
     r"(?P<node>(?!(?i:cuda|gpu\d?\b(?!-[a-z])|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
     r"|^(?:(?i:hostname)|SLURMD_NODENAME)[ :=]+(?P<node2>(?!localhost)[a-z][\w.-]*)$"
+    r"|^(?i:job)[ :=#]+\d{3,}(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))? on(?i: (?:host|node))? "
+    r"(?P<node3>(?!(?:hold|[cg]pus?|cuda|the|an?|all|node|login|partition|queue|cluster)\b)[a-z][\w-]+)(?=$|[,;]| \()"
 )
 """The program or its script names the node on which it runs."""
 
@@ -169,6 +178,14 @@ _NO_ANSWER = re.compile(
     r"|^\S.* (?:down|unk|drain|drng|fail|idle|alloc|mix|comp)[a-z]*\*(?: |$)"
 )
 """A line of `sinfo -R`, `scontrol show node` or `sinfo` about a node that does not respond, which an asterisk shows."""
+
+_NODE_REASON = re.compile(
+    r"^(?P<reason>\S.*?) +[\w.-]+(?:\(\d+\))? +\d{4}-\d\d-\d\dT[\d:]+ +(?:[a-z*]+ +)?(?P<nodes>[a-z][\w.,\[\]-]*)$"
+)
+"""A line of `sinfo -R`."""
+
+_PROCESS = re.compile(r"\[ *\d+\] +(?P<uid>\d+) +\d+ +\d+ +(?P<pages>\d+) .* (?P<name>\S+)$")
+"""A line of the kernel's list of processes when memory is used up."""
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 """The name of a process group, in front of a message of NCCL's watchdog."""
@@ -273,6 +290,8 @@ class _FileCollector:
         self.errors: dict[int | None, Event] = {}
         """Errors of hpc-kit of which further lines may follow, by rank."""
         self.ranks: set[int] = set()
+        self.nodes: dict[int, int] = {}
+        """The labels of ranks that differ from them: srun labels the agents of torchrun."""
         self.repeats: Counter[bytes] = Counter()
 
     def read(self) -> None:
@@ -332,6 +351,9 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
+        if self.nodes:
+            self._separate_nodes()
+        self._find_silent_ranks()
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
         self._note_last_lines()
@@ -347,6 +369,46 @@ class _FileCollector:
         if succeeded or reader.count_progress() > self.progress_at_start:
             evidence.running[self.log.name] = self.attempt
 
+    def _separate_nodes(self) -> None:
+        """Give the ranks the hosts of their nodes. A line that only a node labels is of no certain rank."""
+        hosts = self.evidence.hosts
+        of_node = dict(hosts)
+        for node in self.nodes.values():
+            hosts.pop(node, None)
+        hosts.update({rank: of_node[node] for rank, node in self.nodes.items() if node in of_node})
+        for event in self.own:
+            label = self._label(event.line)
+            if label and event.rank == int(label["rank"]):
+                event.rank = parse_line(self.log, None, 0, event.line.text[label.end() :]).rank
+                event.host = event.host or of_node.get(int(label["rank"]))
+
+    def _label(self, line: Line) -> re.Match[str] | None:
+        """Return the label of a line, if labels name ranks."""
+        return self.labels.match(line.text) if self.labels and "rank" in self.labels.groupindex else None
+
+    def _find_silent_ranks(self) -> None:
+        """Take back the progress after an error whose rank prints none at the end of the file, but others do."""
+        events = [event for event in self.own if event.progress]
+        if not events:
+            return
+        last = [self._progress_of(number, text) for number, text in self.reader.last]
+        shapes = {shape for _, _, shape in last} & self.memory.counting
+        head = [self._progress_of(0, text) for text in read_head(self.log.path).decode(errors="replace").splitlines()]
+        printing = {rank for _, rank, shape in (*head, *last) if shape in shapes and rank is not None}
+        for event in events:
+            event.ranks_in_file = max(event.ranks_in_file, len(printing))
+            alive = {rank for number, rank, shape in last if number > event.line.number and shape in shapes}
+            silent = printing - alive
+            if event.rank is None and len(silent) == 1 and len(printing) > 1 and event.strength == EXCEPTION:
+                (event.rank,) = silent
+            if event.rank in silent and len(silent) * 2 <= len(printing):
+                event.progress = 0
+
+    def _progress_of(self, number: int, text: str) -> tuple[int, int | None, bytes]:
+        """Return the number, the rank and the shape of a line."""
+        line = parse_line(self.log, self.labels, number, text)
+        return number, line.rank, _shape(text)
+
     def _note_last_lines(self) -> None:
         """Note the last line of each rank, and the last lines that report success.
 
@@ -355,15 +417,26 @@ class _FileCollector:
         last, known = self.reader.last, self.evidence.last
         end = "\n".join(text for _, text in last).lower()
         may_finish = any(word in end for word in _FINISHED_WORDS)
-        for number, text in last:
+        shapes = Counter(_shape(text) for _, text in last) if may_finish else Counter(())
+        if not (may_finish or self.labels):
+            last = [entry for entry in last[:-1] if entry[1].startswith(("[", "("))] + last[-1:]
+        for (_, before), (number, text) in pairwise([(0, ""), *last]):
             finished = may_finish and _FINISHED_RANK.search(text)
             if not (finished or self.labels or text.startswith(("[", "(")) or number == last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
             # The last line of the program says more than the frames of C++ behind it.
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
-                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            if finished and _says_success(line.body):
+                is_progress = line.time is not None and _shape(text) in self.memory.counting
+                time = line.time if is_progress else None
+                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name, time)
+            # `set -x` shows that the script printed a line, which it does whatever happened.
+            is_script = any(event.traceback for event in self.own) and before.startswith("+ echo ")
+            if line.rank is not None and finished and reports_end_of_inputs(line.body):
+                self.evidence.out_of_inputs[line.rank] = LastLine(number, line.text, self.log.name)
+            elif line.rank is not None and shapes[_shape(text)] > 1 and _shape(text) in self.memory.counting:
+                self.evidence.out_of_inputs.pop(line.rank, None)
+            if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 
     def _note_stacks(self) -> None:
@@ -404,6 +477,8 @@ class _FileCollector:
         """Return whether a line matters: lines of its shape are then read again."""
         if line.rank is None:
             line = line._replace(rank=self._rank_of_message(line))
+        if line.rank is not None and (label := self._label(line)) is not None and int(label["rank"]) != line.rank:
+            self.nodes[line.rank] = int(label["rank"])
         if line.rank is not None:
             self.evidence.ranks.add(line.rank)
             self.ranks.add(line.rank)
@@ -414,7 +489,7 @@ class _FileCollector:
             self.output_line = line.number
             if _RETRIES.search(line.body):
                 self.retry_line = line.number
-        if "torch.distributed.run" in line.text or "torch/distributed/run.py" in line.text:
+        if _TORCHRUN.search(line.text):
             self.evidence.has_torchrun = True
         self._take_back(line)
         if self.pending_attempt and self._has_begun_again(line):
@@ -669,14 +744,22 @@ class _FileCollector:
         if found := _NODE_NAME.match(body):
             self.node, is_statement = found["node"], True
         if _NO_ANSWER.search(body):
-            self.evidence.no_answer += [self.node] if "State=" in body else body.split()
+            self.evidence.nodes.no_answer += [self.node] if "State=" in body else body.split()
             is_statement = True
+        if found := _NODE_REASON.match(body):
+            self.evidence.nodes.reasons.append((found["nodes"], found["reason"], line))
+        if (found := _PROCESS.search(body)) and body.startswith("["):
+            name = f"{found['name']} of user {found['uid']}"
+            self.evidence.nodes.largest, is_statement = (
+                max(self.evidence.nodes.largest, (int(found["pages"]), name)),
+                True,
+            )
         if found := _JOB_ID.search(body):
             self.evidence.job_ids.add(next(filter(None, found.groups())))
         if found := _NODE_OF_LAUNCHER.search(body):
             self.first_rank = int(found["size"]) * int(found["node"])
         if found := _WANTED_NODES.search(body):
-            self.evidence.wanted_nodes = (int(found["nodes"]), line)
+            self.evidence.wanted_nodes = (int(found["nodes"] or 1), line)
         return is_statement
 
     def _note_places(self, line: Line) -> bool:
@@ -696,7 +779,7 @@ class _FileCollector:
             is_statement = True
         # Slurm names nodes of its own choice, such as the node that failed.
         if (found := _OWN_NODE.search(line.body)) and not _SYSTEM.search(line.text):
-            node = found["node"] or found["node2"]
+            node = found["node"] or found["node2"] or found["node3"]
             if line.rank is not None:
                 self.evidence.hosts.setdefault(line.rank, node)
             self._note_nodes(node)
@@ -733,6 +816,8 @@ class _FileCollector:
             self.reader.freeze()
         match = specify_exit_code(match)
         groups = match.groups
+        if match.rule.kind == "end":
+            groups["before"] = self.reader.line_before()
         # A line of one process may be about another one, such as a message of srun.
         about = tuple(map(int, re.findall(r"\d+", groups.get("ranks", ""))))
         given = groups.get("rank") or groups.get("task") or (about and str(about[0]))
@@ -763,6 +848,10 @@ class _FileCollector:
         self.own.append(event)
 
 
+def _shape(text: str) -> bytes:
+    return text.encode().translate(None, b"0123456789")
+
+
 def _strength(line: Line, rule: Rule) -> Strength:
     if _FALLS_BACK.search(line.body):
         return WARNING
@@ -781,7 +870,7 @@ def _says_success(body: str) -> bool:
 
 
 def _is_end_noise(body: str) -> bool:
-    return bool(re.match(r"(?:srun|slurmstepd\S*): |Terminated|Killed|\*\*\*", body))
+    return bool(re.match(r"(?:srun|slurmstepd\S*): |Terminated|Killed|\*\*\*|\++ ", body))
 
 
 def _expand_tasks(text: str) -> Iterable[int]:

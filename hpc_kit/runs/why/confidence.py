@@ -55,6 +55,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
         or _never_began(event)
+        or (len(chain) == 1 and attempt.has_no_order(event))
         or _may_have_gone_on_elsewhere(attempt, chain)
         or _has_rival(attempt, event, fatal)
     )
@@ -79,7 +80,7 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
     if event.order == ANALYSIS_ORDER:
         # Torch itself states a mismatch. A late rank needs two others that waited for it.
         waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
-        return rule.name.startswith(("collective-mismatch", "world-size")) or (
+        return rule.name.startswith(("collective-mismatch", "world-size", "torch-versions")) or (
             rule.name == "late-rank" and (len(waiting) >= 2 or event.traceback is not None)
         )
     if event.strength != LINE or attempt.failed or chain[0].strength == EXCEPTION:
@@ -133,7 +134,7 @@ def _contradicts_ends(attempt: Attempt, event: Event) -> bool:
         return True
     if event.line.rank not in {None, event.rank}:
         return False  # the rank that prints the line is another one, and it has ended
-    ends = [end for end in ends if victims.isdisjoint(end.ranks)]
+    ends = [end for end in ends if event.rank in end.ranks or victims.isdisjoint(end.ranks)]
     heard = {each.rank for each in attempt.events if each.rule.class_ != "exit-code"}
     return bool(ends) and (all(event.rank not in end.ranks for end in ends) or heard.isdisjoint(ends[0].ranks))
 

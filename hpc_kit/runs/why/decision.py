@@ -53,6 +53,14 @@ _SAYS_NOT_WRITTEN = re.compile(
 )
 """A program says that it has not written a file."""
 
+_OWN_MISTAKE = re.compile(
+    r"(?:Key|Index|Attribute|Name|Type|ZeroDivision|UnboundLocal|Assertion|NotImplemented)Error\b"
+)
+"""Exceptions that a mistake in the program raises, and no trouble of its machine."""
+
+BUFFERED_LINES = 200
+"""Lines in the 8 KiB of output that Python keeps, and writes only after the traceback that ends it."""
+
 _MESSAGE_LINES = 3
 """Lines that still belong to the message of an exception."""
 
@@ -108,12 +116,14 @@ def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
     # The logs are those of the job before it: its failure is the answer.
     if job.state is JobState.PENDING and "Dependency" in job.reason:
         before = culprit or _weak_candidate(attempt)
-        return waiting_verdict(job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None)
+        return waiting_verdict(
+            attempt, job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None
+        )
     if culprit is None:
-        return None if attempt.failed else waiting_verdict(job)
+        return None if attempt.failed else waiting_verdict(attempt, job)
     if culprit.rule.kind != "end" or not (job.state is JobState.PENDING or culprit.rule.class_ == "requeued"):
         return None
-    verdict = waiting_verdict(job)
+    verdict = waiting_verdict(attempt, job)
     verdict.earlier = [f"attempt 1: {fill_template(culprit.rule.cause, culprit.groups)}"]
     return verdict
 
@@ -148,6 +158,8 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.progress and attempt.waits_or_runs():
         return False
     if event.strength == SYSTEM:
+        if event.is_handled:
+            return False
         # A job can be COMPLETED although the kernel killed one of its processes: its script masks the exit code.
         is_direct = event.rule.weight >= DIRECT and not event.is_hint
         return not attempt.completed or (is_direct and not attempt.succeeded_after(event))
@@ -216,15 +228,19 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
     lines = [event for event in _causes(attempt) if event.strength == LINE and not event.is_handled]
     if not attempt.failed:
         lines = [event for event in lines if not attempt.succeeded_after(event)]
+    unordered = [event for event in lines if attempt.has_no_order(event)]
+    lines = [event for event in lines if event not in unordered]
     if direct := attempt.first([event for event in lines if event.rule.weight >= DIRECT]):
         return direct
     if attempt.failed or not attempt.success or _has_unfinished_victims(attempt):
         # From the best explanation to the poorest: the first list with an event decides.
         for events in (
+            attempt.named("terminated-from-outside"),
             find_late(attempt),
             lines,
             _soft(attempt),
             _ended_ranks(attempt, "killed", "interrupted"),
+            unordered,
             _reported_errors(attempt),
             _cancelled_steps(attempt),
             _ended_ranks(attempt, "exit-code"),
@@ -250,16 +266,40 @@ def _has_unfinished_victims(attempt: Attempt) -> bool:
 
 def _soft(attempt: Attempt) -> list[Event]:
     """Return events that may be a cause, if the job failed: handled errors, warnings, errors of threads."""
-    soft = [event for event in attempt.of_kind("soft", above=WARNING) if not event.is_handled]
+    soft = [
+        event
+        for event in attempt.of_kind("soft", above=WARNING)
+        if not (event.is_handled or attempt.has_no_order(event))
+    ]
     threads = [
         event
         for event in attempt.of_kind("cause")
         if event.strength == EXCEPTION and not event.is_handled and not attempt.has_gone_on(event)
     ]
-    handled = [
-        event for event in attempt.of_kind("cause", "soft") if event.rule.weight >= DIRECT and not event.rule.alone
+    # Other ranks may print a few more steps after an error that ended one.
+    late = [
+        event
+        for event in attempt.of_kind("cause", "soft")
+        if event.rule.weight >= DIRECT
+        and max(event.lines_after, event.progress) <= LAST_LINES
+        and not (event.rule.alone or event.is_survived or attempt.has_no_order(event))
     ]
-    return soft or threads or (handled if attempt.failed and not find_late(attempt) else [])
+    is_known = not attempt.failed or find_late(attempt)
+    return soft or threads or ([] if is_known else late or _uncaught(attempt))
+
+
+def _uncaught(attempt: Attempt) -> list[Event]:
+    """Return the exceptions after which a process may only have written what its buffer contained."""
+    codes = {end.code for end in attempt.failed_ends()} | {row.exit_code for row in attempt.rows}
+    return [
+        event
+        for event in attempt.of_kind("cause")
+        if codes & {1}
+        and event.traceback
+        and not (event.traceback.is_thread or event.traceback.is_logged or event.is_survived)
+        and event.lines_after <= BUFFERED_LINES
+        and not attempt.has_gone_on(event)
+    ]
 
 
 def _symptoms(attempt: Attempt) -> list[Event]:
@@ -354,7 +394,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
     of_steps = [event for event in attempt.evidence.events if id(event) not in known and event.rule.kind == "cause"]
     # Rules may explain each other in a circle.
     for _ in range(3):
-        behind = [event for event in attempt.events if _is_behind(event, chain[-1])]
+        behind = [event for event in attempt.events if _is_behind(attempt, event, chain[-1])]
         if attempt.evidence.has_later_step:
             behind += [event for event in of_steps if event.strength > WARNING and explains(event, chain[-1])]
         if not behind:
@@ -367,7 +407,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
     return chain
 
 
-def _is_behind(event: Event, culprit: Event) -> bool:
+def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
     """Return whether an event is the cause of the culprit: its rule or its place says so, and it came first."""
     if event.rule.kind == "consequence" or (event.rule.alone and event.strength == WARNING):
         return False
@@ -380,6 +420,12 @@ def _is_behind(event: Event, culprit: Event) -> bool:
     if culprit.rule.class_ == "time-limit" and (event.progress or event.strength == WARNING):
         return False
     if culprit.rule.name == "python-exception" and had_progress_between(event, culprit):
+        return False
+    is_vague = culprit.rule.class_ in {"exit-code", "killed"}
+    # The program trained after it, or may have done so.
+    if is_vague and (event.is_handled or attempt.has_no_order(event)):
+        return False
+    if _is_own_mistake(culprit) and event.line.file != culprit.line.file and attempt.has_no_order(event):
         return False
     came_first = (
         event.line.file != culprit.line.file
@@ -463,7 +509,12 @@ def _states_cause_before(event: Event, other: Event) -> bool:
         and event.line.file == other.line.file
         and 0 < other.line.number - event.line.number <= 60
         and not had_progress_between(event, other)
+        and not _is_own_mistake(other)
     )
+
+
+def _is_own_mistake(event: Event) -> bool:
+    return event.rule.name == "python-exception" and bool(_OWN_MISTAKE.search(event.groups.get("exception", "")))
 
 
 def _left_value_missing(event: Event, other: Event) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import ShapeMemory
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
 
+_TASK_END = re.compile(r"srun: error: \S+: tasks? \d")
 Strength = int
 EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
 """Strengths of events: an exception, a message of Slurm or the kernel, another line, a warning."""
@@ -28,6 +29,12 @@ EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
 
 NOT_WRITTEN = {"quota", "disk-full", "read-only", "file-limit"}
 """Classes of errors of writing."""
+
+FATAL = {"host-memory", "killed", "node-failure", "segfault", "bus-error", "abort"}
+"""Classes of failures that no process survives, but that a program may survive if a helper had them."""
+
+HELPER_FAILED_AFTER = 30
+"""Lines of progress of each rank which show that only a helper had such a failure."""
 
 VICTIMS = ("collective-timeout", "connection-lost")
 """Classes of failures of ranks that waited for another one, or lost it."""
@@ -65,8 +72,11 @@ class Event:
     @property
     def is_handled(self) -> bool:
         """The program went on after it."""
-        went_on = self.is_survived or self.progress >= HANDLED_AFTER * self.ranks_in_file
-        return self.strength != SYSTEM and went_on
+        is_message = self.strength == SYSTEM
+        if is_message and (self.rule.kind == "end" or _TASK_END.match(self.line.body)):
+            return False
+        after = HELPER_FAILED_AFTER if is_message and self.rule.class_ in FATAL else HANDLED_AFTER
+        return self.is_survived or self.progress >= after * self.ranks_in_file
 
 
 class TaskEnd(NamedTuple):
@@ -83,6 +93,8 @@ class TaskEnd(NamedTuple):
     """The job recorded it as its first failure."""
     reporter: Literal["srun", "torchrun", ""] = ""
     """The launcher that reported it. If torchrun starts the ranks, the tasks of srun are its agents."""
+    is_from_outside: bool = False
+    """Neither Slurm nor a launcher has sent the SIGTERM that ended it."""
 
     @property
     def has_failed(self) -> bool:
@@ -100,6 +112,11 @@ class TaskEnd(NamedTuple):
     @property
     def is_victim(self) -> bool:
         """The launcher itself ended it, after another one failed."""
+        return self.is_terminated and not self.is_from_outside
+
+    @property
+    def is_terminated(self) -> bool:
+        """SIGTERM ended it."""
         return self.signal in {"Terminated", "SIGTERM"} or self.code in {-15, 143}
 
 
@@ -127,6 +144,8 @@ class LastLine(NamedTuple):
     number: int
     text: str
     file: str
+    time: float | None = None
+    """Its time, if it is a line of progress."""
 
 
 KERNEL = re.compile(
@@ -145,6 +164,18 @@ _OUT_OF_INPUTS = re.compile(
     r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
     r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
 )
+
+
+@dataclass(slots=True)
+class NodeReports:
+    """What Slurm and the kernel say about nodes."""
+
+    no_answer: list[str] = field(default_factory=list)
+    """Words of Slurm's listings among which are the nodes that do not respond."""
+    reasons: list[tuple[str, str, Line]] = field(default_factory=list)
+    """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
+    largest: tuple[int, str] = (0, "")
+    """The pages of memory and the name of the largest process that the kernel listed."""
 
 
 class Evidence:
@@ -173,11 +204,12 @@ class Evidence:
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
+        self.out_of_inputs: dict[int, LastLine] = {}
+        """Lines of ranks that have finished their batches, and printed no progress after that."""
         self.hosts: dict[int, str] = {}
         self.node_lists: dict[tuple[str, int], set[str]] = {}
         """Lists of the nodes of the job that a program printed in an attempt in a file."""
-        self.no_answer: list[str] = []
-        """Words of Slurm's listings among which are the nodes that do not respond."""
+        self.nodes = NodeReports()
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False

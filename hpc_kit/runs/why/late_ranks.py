@@ -34,7 +34,7 @@ ANALYSIS_ORDER = 1 << 30
 MAX_RANKS = 4096
 """Ranks beyond which missing ones are not looked for."""
 
-_NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host"}
+_NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host", "nccl-version"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
 
 _STARTS_PYTHON = re.compile(r"\s*(?:(?:exec|time|nohup) )*(?:\S*/)?python[\d.]* ")
@@ -51,7 +51,7 @@ _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
 
 def find_late(attempt: Attempt) -> list[Event]:
     """Return the rank for which the remaining ranks waited in a collective, as an event."""
-    waits = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING]
+    waits = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING and event.rule.weight > 5]
     if not waits:
         found = _find_stuck(attempt)
     else:
@@ -97,8 +97,8 @@ def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | No
 
 def _ran_out_of_inputs(attempt: Attempt, mismatch: Event) -> Event | None:
     """Return the end of the inputs of the odd rank as the cause of a mismatch, if its last line says so."""
-    last = attempt.evidence.last_of(mismatch.rank)
-    if last is None or not reports_end_of_inputs(last.text):
+    last = None if mismatch.rank is None else attempt.evidence.out_of_inputs.get(mismatch.rank)
+    if last is None:
         return None
     return _event(attempt, "uneven-inputs", _at(mismatch.line, last, mismatch.rank), mismatch.rank)
 
@@ -183,9 +183,11 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
         reporting = timed_out
     if timed_out and (found := _finished_early(attempt, reporting)):
         return found
-    reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     absent = find_ranks_without_log(attempt)
     known = evidence.ranks | {*absent, *range(evidence.world if evidence.world <= MAX_RANKS else 0)}
+    # srun also ends ranks that report nothing. If only one is silent, the remaining ranks lost that one.
+    if timed_out or len(known - reporting) > 1:
+        reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     silent = sorted(known - reporting)
     # With so many silent ranks, it is their logs that are missing.
     if not reporting or not silent or len(silent) * 2 > len(known):
@@ -297,8 +299,9 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     odd = min(rank for rank, (version, _) in stated.items() if version != usual)
     other = min(rank for rank, (version, _) in stated.items() if version == usual)
     version, line = stated[odd]
-    detail = f"rank {odd} {version}, rank {other} {usual}"
-    return _event(attempt, "torch-versions", line, odd, detail=detail)
+    found = _event(attempt, "torch-versions", line, odd, detail=f"rank {odd} {version}, rank {other} {usual}")
+    found.is_hint = culprit.rule.class_ != "nccl-version"  # versions of torch may differ, and work
+    return found
 
 
 def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:

@@ -13,7 +13,7 @@ from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.events import Event, TaskEnd
@@ -51,17 +51,26 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     if host is None and (rank is not None or is_part_of_job):
         host = _host_in_name(attempt, event.line.file)
     if host is None and rank is not None:
-        host = _host_by_block(attempt, rank)
-    if host is None and is_part_of_job:
+        host = _host_by_block(attempt, rank) or _host_of_agent(attempt, [rank])
+    if host is None and (is_part_of_job or rank is not None):
         host = _only_host(attempt, event, rank)
     return rank, _usual_name(attempt, host)
 
 
 def hosts_of(attempt: Attempt, ranks: Iterable[int], known: Mapping[int | None, str | None]) -> list[str]:
     """Return the hosts of ranks in their order, without domains; none if that of one rank is unknown."""
-    stated = [known.get(rank) or attempt.evidence.hosts.get(rank, "") for rank in ranks]
-    hosts = sorted({host.partition(".")[0] for host in stated}, key=natural_order)
+    ranks = list(ranks)
+    agent = _host_of_agent(attempt, ranks)
+    found = [
+        known.get(rank) or attempt.evidence.hosts.get(rank) or _host_by_block(attempt, rank) or agent for rank in ranks
+    ]
+    hosts = sorted({host.partition(".")[0] if host else "" for host in found}, key=natural_order)
     return [] if "" in hosts else hosts
+
+
+def has_several_hosts(attempt: Attempt) -> bool:
+    """Return whether launchers, programs or listings name several hosts of the job."""
+    return len(_known_hosts(attempt)) > 1
 
 
 def same_host(one: str, other: str) -> bool:
@@ -122,7 +131,7 @@ def _node_by_reports(attempt: Attempt, event: Event) -> str | None:
 
 def _node_without_answer(attempt: Attempt, event: Event) -> str | None:
     """Return the only node of the job that does not respond according to a listing of Slurm, if the node failed."""
-    silent = {host for word in attempt.evidence.no_answer for host in expand_nodes(word)}
+    silent = {host for word in attempt.evidence.nodes.no_answer for host in expand_nodes(word)}
     nodes = silent & {host for row in attempt.rows for host in expand_nodes(row.nodes)}
     return nodes.pop() if event.rule.class_ == "node-failure" and len(nodes) == 1 else None
 
@@ -174,6 +183,21 @@ def _known_hosts(attempt: Attempt) -> frozenset[str]:
     return frozenset(host.partition(".")[0] for host in hosts if not host[0].isdigit())
 
 
+def _host_of_agent(attempt: Attempt, ranks: Sequence[int]) -> str | None:
+    """Return the node of the only agent of torchrun that failed, if ranks may be on it: each node has a block of them.
+
+    srun counts the agents as tasks.
+    """
+    evidence = attempt.evidence
+    tasks = [(task, end) for end in evidence.ends if end.reporter == "srun" for task in end.ranks]
+    failed = [(task, end.host) for task, end in tasks if end.has_failed]
+    if not evidence.has_torchrun or len(failed) != 1 or not ranks:
+        return None
+    (node, host), nodes, highest = failed[0], 1 + max(task for task, _ in tasks), max(evidence.ranks)
+    sizes = range(-(-(highest + 1) // nodes), highest + 2)
+    return host if any(node * size <= min(ranks) <= max(ranks) < (node + 1) * size for size in sizes) else None
+
+
 def _host_by_block(attempt: Attempt, rank: int) -> str | None:
     """Return the node of a task of srun, which gives the first tasks to the first node, the next ones to the second."""
     evidence = attempt.evidence
@@ -218,5 +242,7 @@ def _only_node(attempt: Attempt, event: Event) -> str | None:
     # A script of several nodes may name only the first one.
     scripts = {script_options(lines).get("nodes", "1") for lines in evidence.scripts.values()}
     wanted = {str(evidence.wanted_nodes[0])} if evidence.wanted_nodes else set()
+    if wanted == {"1"} and not hosts and len(others) == 1:
+        hosts = list(others)
     is_only = len(hosts) == 1 and all(same_host(host, hosts[0]) for host in others)
     return hosts[0] if is_only and scripts | wanted <= {"1"} else None

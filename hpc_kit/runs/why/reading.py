@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import itertools
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -24,6 +25,9 @@ LAST_LINES = 100
 
 LABEL_SAMPLE = 32
 """Lines in which the label of a launcher is looked for, at least."""
+
+STATES = 10
+"""States of a progress bar that count as one line of progress."""
 
 MAX_SHAPES = 200_000
 MANY_SHAPES = 20_000
@@ -214,7 +218,7 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
 
     A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
     """
-    heads = {path: _read_head(path) for path in paths if len(paths) > 1}
+    heads = {path: read_head(path) for path in paths if len(paths) > 1}
     # A search in the logs of a thousand ranks takes longer than reading them: scripts and listings are short.
     texts = [head.decode(errors="replace") for head in heads.values() if len(head) < HEAD_BYTES or b"rray" in head]
     patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
@@ -245,7 +249,8 @@ def _file_pattern(word: str) -> re.Pattern[str]:
     return re.compile(rf"^{text}$")
 
 
-def _read_head(path: Path) -> bytes:
+def read_head(path: Path) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read."""
     try:
         with _open(path) as file:
             return file.read(HEAD_BYTES)
@@ -302,12 +307,17 @@ class LogReader:
         self._progress_shapes: set[bytes] | None = None
         self._progress = 0
         self._shapes: list[bytes] = []
+        self._lines: list[bytes] = []
         self._position = 0
         self._counted = 0
 
     def mute(self, shape: bytes) -> None:
         """Skip further lines of a shape in this file."""
         self._muted.add(shape)
+
+    def line_before(self) -> str:
+        """Return the line before the current one, if it is in the same block."""
+        return clean_text(self._lines[self._position - 1]) if self._position else ""
 
     def freeze(self) -> None:
         """Count progress from here on: lines whose shapes were printed before."""
@@ -320,12 +330,14 @@ class LogReader:
         """Return the lines since `freeze` that repeat a shape of progress: the program went on."""
         seen, counting = self._progress_shapes, self._memory.counting
         if seen is not None:
-            lines = itertools.islice(self._shapes, self._counted, self._position)
-            for line in lines:
-                # All states of a progress bar are one line, which counts once.
-                shapes = counting.intersection(line.split(b"\r")) if b"\r" in line else {line} & counting
-                self._progress += not seen.isdisjoint(shapes)
-                seen |= shapes
+            # Most lines of a block have the same few shapes.
+            for line, number in Counter(self._shapes[self._counted : self._position]).items():
+                states = line.split(b"\r") if b"\r" in line else [line]
+                if shapes := counting.intersection(states):
+                    is_known = not seen.isdisjoint(shapes)
+                    # A progress bar that is closed prints a few states more.
+                    self._progress += (number - (not is_known)) * (1 + len(states) // STATES)
+                    seen |= shapes
             self._counted = self._position
         return self._progress
 
@@ -372,12 +384,14 @@ class LogReader:
         first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
         distinct = set(shapes)
-        new = distinct - self._memory.plain - self._muted
+        new = distinct - self._memory.plain
+        if self._muted:
+            new -= self._muted
         # A program whose lines never repeat would be read line by line: search for words first.
         if len(self._memory.plain) > MANY_SHAPES:
             new = {shape for shape in new if has_trigger(shape.lower())}
         if new or self._wants_all():
-            lines = block.split(b"\n")
+            lines = self._lines = block.split(b"\n")
             for index in self._indices(shapes, new):
                 self._position = index
                 yield from self._segments(first + index + 1, lines[index], shapes[index])
@@ -421,12 +435,9 @@ class LogReader:
         # Most logs are plain text: one test of the whole text is faster than one of each line.
         if not text.replace("\n", "").isprintable():
             lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
-        for number, line in zip(range(self.lines, 0, -1), reversed(lines), strict=False):
-            if line := line.rstrip():
-                self.last.append((number, line))
-            if len(self.last) == LAST_LINES:
-                break
-        self.last.reverse()
+        first = self.lines - len(lines) + 1
+        self.last = [(number, text) for number, line in enumerate(lines, first) if (text := line.rstrip())]
+        del self.last[:-LAST_LINES]
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -518,8 +529,8 @@ def detect_labels(path: Path) -> re.Pattern[str] | None:
 
     Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`.
     """
-    lines = [line for line in _read_head(path).decode(errors="replace").splitlines() if line.strip()]
-    lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
+    head = [line for line in read_head(path).splitlines() if line.strip()]
+    lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
         labelled = sum(pattern.match(line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):

@@ -33,6 +33,8 @@ class JobRow:
     elapsed: str = ""
     comment: str = ""
     """A comment of an administrator."""
+    batch_host: str = ""
+    log: str = ""
 
     @property
     def is_step(self) -> bool:
@@ -76,7 +78,7 @@ _BARE_ROW = re.compile(
 _SCONTROL_ID = re.compile(r"\bJobId=(\S+)")
 _SCONTROL = {
     "JobState": "raw_state", "Reason": "reason", "ExitCode": "exit", "NodeList": "nodes", "TimeLimit": "time_limit",
-    "RunTime": "elapsed", "UserId": "user",
+    "RunTime": "elapsed", "UserId": "user", "BatchHost": "batch_host", "StdErr": "log",
 }  # fmt: skip
 
 _SEFF_ID = re.compile(r"(?:Array )?Job ID: (?P<job_id>\d+(?:_\d+)?)$")
@@ -201,7 +203,18 @@ def _fill(row: JobRow, values: dict[str, str]) -> None:
     if exit_code.strip().isdigit():
         row.exit_code = int(exit_code)
         row.signal = int(signal) if signal.strip().isdigit() else None
-    for name in ("reason", "nodes", "max_rss", "req_mem", "user", "time_limit", "elapsed", "comment"):
+    for name in (
+        "reason",
+        "nodes",
+        "max_rss",
+        "req_mem",
+        "user",
+        "time_limit",
+        "elapsed",
+        "comment",
+        "batch_host",
+        "log",
+    ):
         value = values.get(name, "").strip()
         if value and value not in {"None", "(null)", "N/A", "Unknown"}:
             setattr(row, name, value)

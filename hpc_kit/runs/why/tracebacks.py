@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpc_kit.runs.why.reading import SOFTENED, SUCCESS
 from hpc_kit.runs.why.rules import DIRECT, Match, match_line, rule_named
+from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,7 +263,7 @@ class TracebackReader:
         if not traceback.has_cause_of_group:
             traceback.exceptions.append((body, line))
             traceback.frames_before.append(len(traceback.frames))
-            traceback.matches += [(match, line) for match in match_line(body, exception=True)]
+            traceback.matches += [(match, line) for match in match_line(translate(body), exception=True)]
         traceback.state, traceback.message_lines = "message", 0
         return True
 

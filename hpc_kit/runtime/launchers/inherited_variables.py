@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime.launchers import slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.torch_variables import inner_launcher
-from hpc_kit.runtime.variables import TORCH_VARIABLES
+from hpc_kit.runtime.variables import NODE_RANK, TORCH_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ def inherited_exports(environ: Mapping[str, str]) -> dict[str, str]:
     exported = dict(word.split("=", 1) for word in words if "=" in word)
     same = {name for name, value in exported.items() if environ.get(name) == value}
     if _has_inner_launcher(environ, same):
-        same -= _TORCH_VARIABLES
+        same -= {*_TORCH_VARIABLES, NODE_RANK}
     # A later mpirun has a launch id of its own. A launch without any id cannot be distinguished from the inherited one.
     launch_ids = {name for names in MPI_LAUNCHERS.values() for name in names.launch} & same
     if not launch_ids or place.partition(".")[0] == _step_id(environ).partition(".")[0]:

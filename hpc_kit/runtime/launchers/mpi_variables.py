@@ -139,6 +139,9 @@ MPI_LAUNCHERS = {
         also_set_by_srun=True,
     ),
     "ALPS": RankVariables("ALPS_APP_PE", _BY_JOB, launch=("ALPS_APP_ID",), also_set_by_srun=True),
+    "HPE MPT": RankVariables("MPT_MPI_RANK", _BY_JOB, "MPT_LRANK", libraries=(MPICH,)),
+    # The parallel universe starts one process on each slot. An mpirun inside of it comes first in this table.
+    "HTCondor": RankVariables("_CONDOR_PROCNO", "_CONDOR_NPROCS"),
 }
 
 COMMON_MPI_VARIABLES = (

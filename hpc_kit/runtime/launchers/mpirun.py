@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod"}
+_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod", "HTCondor"}
 """Launchers that do not belong to an MPI library."""
 
 
@@ -147,6 +147,8 @@ def _is_started_by_step(environ: Mapping[str, str], world: World, names: RankVar
     and scripts set them for programs that read nothing else.
     """
     by_srun = environ.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
+    if by_srun and "PMIX_NAMESPACE" in names.launch and environ.get("PMIX_RANK") == environ.get("SLURM_PROCID"):
+        return True  # an mpirun inside of the step would have replaced the namespace, so its variables are left over
     if not by_srun and any(environ.get(name) for name in (*names.host, *names.launch)):
         return False
     step = _step(environ, world)
@@ -175,8 +177,10 @@ def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family
     names, step = MPI_LAUNCHERS[family], _step(environ, world)
     if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
         return False
-    if _foreign_evidence(environ, names) or slurm_step.is_interactive_shell(environ):
-        return _foreign_evidence(environ, names)
+    if _foreign_evidence(environ, names):
+        return True
+    if slurm_step.is_interactive_shell(environ):
+        return False
     # An MPI library that finds no launcher makes a world of one rank. All other launches have several.
     alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
     if max(step.tasks_per_node, default=1) > 1 or alone:
@@ -194,7 +198,7 @@ def _contradiction(environ: Mapping[str, str], world: World, names: RankVariable
     else:
         remedy = f"unset {names.rank} {names.size} before srun, if an mpirun outside of the step has left them;\n"
         remedy += "for an MPI program: srun --mpi=pmix (srun --mpi=list shows what there is)"
-    remedy += ";\nor HPC_KIT_LAUNCHER=slurm, or mpi: which of the two is right"
+    remedy += ";\nor set HPC_KIT_LAUNCHER to slurm or to mpi, whichever is right"
     return ContradictoryEnvironment(
         "two launchers claim this process",
         found=f"{slurm_step.describe_claim(environ)}\n"

@@ -70,7 +70,7 @@ def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
         launcher = "mpi" if rank != "RANK" else "torchrun" if environ.get("TORCHELASTIC_RUN_ID") else "env"
         origin = "taken for those of the job that has submitted this one" if on_a_node else "none of this process's"
         text += f" are {origin}, and this is one process"
-        return (f"{text}: HPC_KIT_LAUNCHER={launcher} believes them",)
+        return (f"{text}; to use them, set HPC_KIT_LAUNCHER={launcher}",)
     return ()
 
 

@@ -47,10 +47,13 @@ def attempt_numbers(environ: Mapping[str, str]) -> str:
 def is_later_attempt(ours: str, theirs: str) -> bool:
     """Return whether `ours` is a later attempt of the same training. Two steps of one attempt are two trainings."""
     try:
-        (*job, step, worker), (*old_job, old_step, old_worker) = (map(int, text.split()) for text in (ours, theirs))
+        attempt, requeue, step, restart = (int(number) for number in ours.split())
+        old_attempt, old_requeue, old_step, old_restart = (int(number) for number in theirs.split())
     except ValueError:
         return False
-    return job > old_job or (job == old_job and step == old_step and worker > old_worker)
+    if (attempt, requeue) != (old_attempt, old_requeue):
+        return (attempt, requeue) > (old_attempt, old_requeue)
+    return step == old_step and restart > old_restart
 
 
 def write_error(path: Path, problem: str) -> SpecError:

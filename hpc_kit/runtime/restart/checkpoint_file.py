@@ -7,6 +7,7 @@ SOURCE TARGET`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import distributed as dist
@@ -219,15 +220,32 @@ def _write(state: dict[str, Any], path: Path) -> None:
     draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with _open_draft(draft) as file:
+            try:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+                draft.replace(path)
+            except BaseException:
+                with suppress(OSError):  # the file system may be gone
+                    draft.unlink()
+                raise
     except (OSError, RuntimeError) as error:
-        with suppress(OSError):  # its folder may be no folder, or the file system is gone
-            draft.unlink()
         raise write_error(path, last_line(error)) from error
+
+
+def _open_draft(draft: Path) -> BinaryIO:
+    """Open an empty draft, and wait while another job writes it. On a file system without locks, there is no wait."""
+    while True:
+        file = os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # The other job may have renamed this file, which is then its checkpoint.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                file.truncate()
+                return file
+        file.close()
 
 
 def _parameter_names(path: Path, saved: Mapping[str, Any]) -> list[str]:

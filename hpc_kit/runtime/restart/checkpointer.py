@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial, reduce
 from operator import or_
@@ -107,7 +107,8 @@ class Checkpointer:
         self._resume = None if resume is None else Path(resume)
         self._options = {name: str(value) for name, value in (options or {}).items()}
         self._report = report or partial(print, flush=True)
-        self._signal = StopSignal(os.environ).__enter__()
+        self._handlers = ExitStack()
+        self._signal = self._handlers.enter_context(StopSignal(os.environ))
         self._agreement = StopAgreement(agree_every)
         self._state: TrainingState | None = None
         self._group: dist.ProcessGroup | None = None
@@ -136,7 +137,7 @@ class Checkpointer:
         if self._lock:
             self._lock.release()
             self._lock = None
-        self._signal.__exit__()
+        self._handlers.close()
 
     def restore(self, **objects: Any) -> int:
         """Load the newest good checkpoint into these objects, and remember what to save.

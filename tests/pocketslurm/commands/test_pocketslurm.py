@@ -77,7 +77,7 @@ def test_any_command_of_slurm(tmp_path: Path) -> None:
         (["run"], 2, "pocketslurm: error: no command to run\n"),
         (["path", "--settings=/nowhere.json"], 2, "pocketslurm: error: cannot read the settings"),
         (["path", "--settings=-"], 2, "/standard input: no setting is called 'node'"),
-        (["path", "--state=/proc/1/none"], 1, "state directory cannot be made"),
+        (["path", "--state=/proc/1/none"], 1, "state directory cannot be used"),
         (["run", "--state=queue", "no-such-program"], 1, "pocketslurm: error: cannot run no-such-program\n"),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_no_drafts(tmp_path: Path, words: list[str]) -> None:
     argv = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "pocketslurm", *words, "--state=queue"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(argv, input='{"cpus": 3}', capture_output=True, text=True, cwd=tmp_path, env=environ)
-    assert (done.returncode, "state directory cannot be made" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "state directory cannot be used" in done.stderr) == (1, True), done.stderr
     assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == []
 
 

@@ -20,7 +20,7 @@ SHELL = captured_case("10_batch_shell_8task_job@22.05")[0]
 
 def exported(environ: Environ) -> Environ:
     """Return the variables that a rank with this environment passes to its children."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
     variables = torch_variables(resolve(environ), environ)
     exports = {name: value for name, value in variables.items() if value} | {"GLOO_SOCKET_IFNAME": "lo"}
     whole = environ | exports | inherited_variables.export_marker(exports, environ)
@@ -68,6 +68,15 @@ def test_variables_that_a_script_sets_again_count() -> None:
     step = Step.of(2, 2).environ(3) | by_hand | {"RANK": left["RANK"]}
     assert (resolve(step).rank, resolve(step).master_port) == (3, 29999)
     assert resolve(SHELL | left | {"HPC_KIT_LAUNCHER": "env"}).launcher == "env"
+
+
+def test_an_agent_in_a_job_that_a_rank_submitted_may_set_the_same_index_of_the_node() -> None:
+    agents = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+    left = exported(SUBMITTER)
+    assert left["NODE_RANK"] == agents["NODE_RANK"]
+    step = Step.of(1, 1, hosts=("n3", "n4"), job="78").environ(0)
+    world = resolve(step | left | agents | {"MASTER_ADDR": "n3", "MASTER_PORT": "29400"})
+    assert (world.launcher, world.rank, world.world_size, world.node_rank) == ("env", 1, 4, 0)
 
 
 def test_an_address_that_a_script_sets_for_its_steps_does_not_make_its_shell_a_rank() -> None:

@@ -299,7 +299,7 @@ def test_variables_ignored_as_those_of_another_job_are_listed_and_can_be_forced(
     for launcher, left in lefts.items():
         world = resolve(shell | left)
         assert world.launcher == "single"
-        assert world.warnings[1].endswith(f"this is one process: HPC_KIT_LAUNCHER={launcher} believes them")
+        assert world.warnings[1].endswith(f"this is one process; to use them, set HPC_KIT_LAUNCHER={launcher}")
         assert resolve(shell | left | {"HPC_KIT_LAUNCHER": launcher}).launcher == launcher
 
 
@@ -477,7 +477,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("launcher", "environ"), OTHERS.items(), ids=OTHERS)
 def test_the_chosen_launcher_has_priority_and_is_named_in_a_refusal(launcher: str, environ: Environ) -> None:
-    with pytest.raises(ContradictoryEnvironment, match="HPC_KIT_LAUNCHER="):
+    with pytest.raises(ContradictoryEnvironment, match="HPC_KIT_LAUNCHER"):
         resolve(environ)
     world = resolve(environ | {"HPC_KIT_LAUNCHER": launcher})
     assert (world.launcher, world.agrees) == (launcher, ())

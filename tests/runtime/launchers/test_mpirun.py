@@ -154,6 +154,16 @@ def horovodrun(rank: Rank) -> Environ:
     }
 
 
+def mpt(rank: Rank) -> Environ:
+    """HPE MPT's mpiexec_mpt (RADICAL-Pilot's launch methods and scripts of NASA's users): MPT_MPI_RANK and no size."""
+    return {"MPT_MPI_RANK": str(rank.rank), "MPT_LRANK": str(rank.local), "WORLD_SIZE": str(rank.size)}
+
+
+def htcondor(rank: Rank) -> Environ:
+    """The parallel universe of HTCondor: its parallel shadow sets these two variables on each slot."""
+    return {"_CONDOR_PROCNO": str(rank.rank), "_CONDOR_NPROCS": str(rank.size)}
+
+
 PLACES, NODE, NODES = {"local_rank", "local_world_size"}, {"node_rank"}, {"nnodes"}
 
 TOLD: dict[Callable[[Rank], Environ], set[str]] = {
@@ -168,6 +178,8 @@ TOLD: dict[Callable[[Rank], Environ], set[str]] = {
     hydra_over_a_port: PLACES,
     fujitsu: {"local_rank"},
     alps: set(),
+    mpt: {"local_rank"},
+    htcondor: set(),
     horovodrun: PLACES,
 }
 """The values that each launcher sets in addition to rank and size, on any number of nodes."""
@@ -243,6 +255,16 @@ def test_a_program_started_by_a_rank_of_open_mpi_under_srun_belongs_to_the_step(
         assert (world.launcher, world.rank, world.key, world.nnodes) == ("slurm", rank, bare.key, bare.nnodes)
 
 
+def test_open_mpi_variables_of_the_submitter_do_not_hide_a_step_with_pmix() -> None:
+    """A rank of `mpirun -n 1` has called sbatch. Slurm's PMIx proves that MPI sees the ranks of this step."""
+    left = {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
+    left = {f"OMPI_COMM_WORLD_{name}": value for name, value in left.items()}
+    for rank, environ in enumerate(captured_case("16_srun_pmix@22.05")):
+        assert (resolve(environ | left).launcher, resolve(environ | left).rank) == ("slurm", rank)
+        with pytest.raises(ContradictoryEnvironment):
+            resolve({name: value for name, value in (environ | left).items() if not name.startswith("PMIX")})
+
+
 def test_variables_that_mpirun_may_have_set_belong_to_mpirun() -> None:
     daemon = Step.of(1, 1).environ(1)
     alone = {name: value.replace("3", "1").replace("4", "2") for name, value in OF_OPEN_MPI.items()}
@@ -269,7 +291,7 @@ def test_ranks_that_mpirun_started_over_ssh_meet_the_ranks_of_its_own_node(case:
     assert len({(world.key, world.master_port) for world in worlds}) == 1
 
 
-@pytest.mark.parametrize("name", ["PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "PMI_ID"])
+@pytest.mark.parametrize("name", ["PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "PMI_ID", "MPT_MPI_RANK"])
 def test_an_unknown_rank_is_refused_with_a_remedy(name: str) -> None:
     with pytest.raises(IncompleteEnvironment) as refused:
         resolve({name: "1"})

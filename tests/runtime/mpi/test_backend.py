@@ -62,6 +62,7 @@ def test_more_bytes_than_31_bits_count_are_transferred(mpi: str) -> None:
     assert launch.check_output(launch.run_ranks(mpi, 2, "giant.py", timeout=500)).count("has moved all") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_callbacks_wait_for_other_collectives() -> None:
     """On a bare future, and in torch's PowerSGD hook."""

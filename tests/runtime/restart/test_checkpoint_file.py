@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import os
 import re
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +125,37 @@ def test_rank_0_saves_and_all_ranks_wait_and_load(tmp_path: Path) -> None:
         r"0: rank 0 cannot go on, rank 0 cannot go on, +found +\S+: ZeroDivisionError: division by zero", other
     )
     assert main_rank == "0: the checkpoint cannot be written, division by zero"
+
+
+def test_two_trainings_that_save_to_one_path_write_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, path, errors = torch.save, tmp_path / "model.pt", []
+
+    def save_slowly(state: object, file: IO[bytes]) -> None:
+        data = io.BytesIO()
+        save(state, data)
+        for part in (data.getvalue()[:500], data.getvalue()[500:]):
+            file.write(part)
+            file.flush()
+            time.sleep(0.05)
+
+    def train(fill: float) -> None:
+        model = nn.Linear(1000, 1)
+        nn.init.constant_(model.weight, fill)
+        try:
+            for _ in range(5):
+                hpc_kit.save_checkpoint(path, model=model)
+                assert len(torch.load(path)["model"]["weight"].unique()) == 1
+        except Exception as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+
+    monkeypatch.setattr(torch, "save", save_slowly)
+    threads = [threading.Thread(target=train, args=[fill]) for fill in (1.0, 2.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

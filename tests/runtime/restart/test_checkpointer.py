@@ -250,7 +250,7 @@ def test_an_asynchronous_save_writes_the_state_of_its_step(tmp_path: Path, monke
 def test_a_lost_rank_is_not_reported_as_a_disk_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(tmp_path)
     training.restore()
-    late = raiser(RuntimeError("Timed out waiting 8000ms for recv"))
+    late = raiser(RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv"))
     monkeypatch.setattr(torch.distributed.checkpoint.state_dict_saver, "save", late)
     with pytest.raises(RuntimeError, match="Timed out waiting"):
         training.saver.save(0)
