@@ -56,6 +56,61 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad(
+        "KIT207",
+        ONE_A_NODE + "srun bash -c 'accelerate launch --config_file a.yaml --num_machines 4 --num_processes 16 "
+        "--machine_rank $SLURM_LOCALID --rdzv_backend static --main_process_ip h t.py'\n",
+        3,
+        E,
+        "they need different ranks",
+    ),
+    Bad("KIT139", HEAD + "A=(1e-3, 3e-4, 1)\npython t.py --lr ${A[$SLURM_ARRAY_TASK_ID]}\n", 2, E, "contains 1e-3,"),
+    Bad("KIT139", HEAD + 'S=(1, 2)\nfor s in "${S[@]}"; do python t.py --seed $s; done\n', 2, E, "contains 1,"),
+    Bad("KIT134", HEAD + "F=$PWD/run.yaml\ncat > $F <<'E'\nnodes: $SLURM_NNODES\nE\n", 3, W, "$SLURM_NNODES stays"),
+    Bad("KIT134", HEAD + "H=n1\ncat > hostfile <<'E'\n$H slots=8\nE\n", 3, W, "$H stays"),
+    Bad("KIT119", GPUS.replace("node=1", "node=4") + "#SBATCH --gpus-per-task=2\n", 3, E, "4 tasks x 2 GPUs = 8"),
+    Bad("KIT208", GPUS + "python t.py --device cuda:0\n", 3, W, "to use one of the 4 GPUs"),
+    Bad("KIT503", HEAD + "C=/gpfs/lab/shared/cache\nrm -rf $C\n", 3, W, "other jobs may read"),
+    Bad("KIT503", HEAD + "export HF_HOME=/scratch/hf/hub\nrm -rf /scratch/hf\n", 3, W, "other jobs may read"),
+    Bad("KIT429", HEAD + "a=$(sbatch --parsable x)\nsbatch -d afterok:${a}[7] y\n", 3, E, "refuses this dependency"),
+    Bad("KIT429", HEAD + 'a=$(sbatch --parsable --dependency="afterok:$b.batch" x)\n', 2, E, "refuses this dependency"),
+    Bad(
+        "KIT253",
+        HEAD + "#SBATCH --array=0-3\nL=(1 2 3 4)\nLR=${L[$SLURM_ARRAY_TASK_ID]}\n"
+        "python t.py --lr $LR --run-name x-$LR --checkpoint-dir /s/ckpt --save-steps 5\n",
+        5,
+        W,
+        "save their results in /s/ckpt",
+    ),
+    Bad(
+        "KIT415",
+        HEAD + "#SBATCH --array=1-6%1\npython t.py --output_dir out --overwrite_output_dir\n",
+        3,
+        W,
+        "each job of the chain",
+    ),
+    Bad(
+        "KIT505",
+        HEAD + "apptainer exec --nv -B /p/data:/data:ro,/p/ckpt:/ckpt:ro i.sif python t.py --save-dir /ckpt/a\n",
+        2,
+        E,
+        "/ckpt is mounted read-only",
+    ),
+    Bad(
+        "KIT505",
+        HEAD + "docker run --gpus all --mount type=bind,src=/p,dst=/out,readonly i python t.py --output-dir /out\n",
+        2,
+        E,
+        "/out is mounted read-only",
+    ),
+    Bad(
+        "KIT210",
+        ONE_A_NODE + "G=1024 W=$SLURM_NTASKS\nA=$((GLOBAL_BATCH / (8 * W)))\n"
+        "srun torchrun --nnodes=4 --nproc-per-node=8 --rdzv-endpoint=h:1 t.py --gradient_accumulation_steps $A\n",
+        5,
+        E,
+        "starts 8 ranks in each task",
+    ),
     Bad("KIT421", HEAD + "while true; do nvidia-smi; sleep 60; done\npython t.py\n", 2, E, "the loop runs"),
     Bad(
         "KIT424",
@@ -1634,6 +1689,57 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT139", HEAD + 'A=(1, 2)\npython t.py --dims "${A[*]}"\n'),
+    (
+        "KIT207",
+        ONE_A_NODE + "srun bash -c 'accelerate launch --config_file a.yaml --num_machines 4 --num_processes 16 "
+        "--machine_rank $SLURM_LOCALID t.py'\n",
+    ),
+    ("KIT208", GPUS + "python t.py --device cuda:0 --data_parallel\n"),
+    ("KIT208", GPUS + "python t.py --gpu 0 --multiprocessing-distributed\n"),
+    (
+        "KIT253",
+        HEAD + "#SBATCH --array=0-3\nL=(1 2)\nLR=${L[$SLURM_ARRAY_TASK_ID]}\n"
+        "python t.py --lr $LR --name x-$LR --checkpoint-dir /s/ckpt --save-steps 5\n",
+    ),
+    ("KIT505", HEAD + "apptainer exec --nv -B /p:/p:ro i.sif python infer.py --ckpt-dir /p/m --root-dir /p/data\n"),
+    ("KIT139", HEAD + 'A=(1, 2)\npython t.py --dims "${A[*]}"\nB=(3, 4)\nb=${B[0]}\npython t.py ${b%,}\n'),
+    ("KIT139", HEAD + "A=(--betas 0.9,0.95)\npython t.py ${A[0]} ${A[1]}\n"),
+    ("KIT134", HEAD + "F=run.sh\ncat > $F <<'E'\nnodes: $SLURM_NNODES\nE\n"),
+    ("KIT119", GPUS2 + "#SBATCH --gpus-per-task=1\n"),
+    ("KIT208", GPUS + "vllm serve m --tensor-parallel-size 3 &\npython t.py --device cuda:0\n"),
+    ("KIT208", GPUS + "python t.py --device cuda\n"),
+    ("KIT503", HEAD + "rm -rf /shared/out/a /gpfs/lab/shared/$USER/cache /gpfs/lab/shared/tmp/$SLURM_JOB_ID\n"),
+    ("KIT503", HEAD + "export HF_HOME=/tmp/hf\nrm -rf /tmp/hf\n"),
+    ("KIT429", HEAD + 'sbatch -d afterok:${a}_7:$b,after:$c+5 y -d data\nsbatch --dependency="afterok$ids" y\n'),
+    (
+        "KIT253",
+        HEAD + "#SBATCH --array=0-3\nL=(1 2)\nLR=${L[$SLURM_ARRAY_TASK_ID]}\n"
+        "python t.py --lr $LR --run-name x-$LR --checkpoint-dir /s/ckpt\n",
+    ),
+    (
+        "KIT415",
+        HEAD + "#SBATCH --array=1-6%1\n"
+        "python t.py --seed $SLURM_ARRAY_TASK_ID --output_dir out --overwrite_output_dir\n",
+    ),
+    (
+        "KIT415",
+        HEAD + "#SBATCH --requeue\npython t.py --overwrite_output_dir --resume_from_checkpoint out/last\n",
+    ),
+    (
+        "KIT505",
+        HEAD + "apptainer exec --nv -B /p:/w:ro,/p/out:/w/out i.sif python t.py --save-dir /w/out/a --data /w\n",
+    ),
+    (
+        "KIT210",
+        ONE_A_NODE + "W=$((SLURM_NTASKS * 8))\nA=$((GLOBAL_BATCH / (4 * W)))\n"
+        "srun torchrun --nnodes=4 --nproc-per-node=8 --rdzv-endpoint=h:1 t.py --gradient_accumulation_steps $A\n",
+    ),
+    (
+        "KIT210",
+        ONE_A_NODE + "A=$((32 / SLURM_NTASKS))\n"
+        "srun torchrun --nnodes=4 --nproc-per-node=8 --rdzv-endpoint=h:1 t.py --gradient_accumulation_steps $A\n",
+    ),
     ("KIT133", HEAD + "#SBATCH -p a100\n# submit with: sbatch --gpus=4 this.sh\npython t.py\n"),
     ("KIT421", HEAD + "while true; do python t.py && break; done\npython u.py\n"),
     ("KIT406", HEAD + "set -e\nn=0\n((n++)) || true\n"),

@@ -180,7 +180,9 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
     """Find agents that have the same rank on all nodes."""
     nodes, size, rank = agent.node_count, script.size_of(launch), agent.node_rank
     one = (nodes is None and agent.kind != "composer") or (nodes is not None and nodes.text in {"1", "1:1"})
-    if one or agent.kind == "deepspeed" or _may_be_configured(script, agent):
+    # An option wins over the configuration, which may contain the backend of the rendezvous.
+    stated = rank is not None and "rdzv-backend" in agent.options
+    if one or agent.kind == "deepspeed" or (_may_be_configured(script, agent) and not stated):
         return None
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None and rank.number is not None and _is_same_in_loop(script, launch):

@@ -153,17 +153,15 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             continue
         selected[part.text] = _Selection(subscript[1], length, part.origin)
         low = 1 if counts_from_one(script) else 0
-        values = [index.compute(subscript[1], each) for each in array.indexes]
-        fault = _outside_list(
-            script, part.text, range(low, length + low), dict(zip(array.indexes, values, strict=True))
-        )
-        known = {value - low for value in values if value is not None}
+        values = {each: index.compute(subscript[1], each) for each in array.indexes}
+        fault = _outside_list(script, part.text, range(low, length + low), values)
+        known = {value - low for value in values.values() if value is not None}
         if fault is not None:
             seen.add(part.text)
             remedy = f"change --array={directive.value}; {script.interpreter or 'bash'} counts from {low}"
             yield Problem(part.origin, fault, remedy, (directive.line,), certain=True)
         # An array that misses one end of the list was mostly counted from the wrong number.
-        elif None not in values and known in index.all_but_one(part.text):
+        elif None not in values.values() and known in index.all_but_one(part.text):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
@@ -338,6 +336,7 @@ _FOLDERS_OF_RUNS = (
     "output-dir", "out-dir", "outdir", "output", "out", "run-dir", "rundir", "work-dir", "workdir", "exp-dir", "expdir",
     "experiment-dir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
 )  # fmt: skip
+_RUN_NAMES = ("name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
 _SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 
@@ -367,7 +366,9 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         file, folder = (
             None if moves and text and not text.text.startswith(("/", "$")) else text for text in (file, folder)
         )
-        name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
+        # The run name of Hugging Face's Trainer names no folder.
+        of_trainer = _trains_with_hugging_face(launch) or launch.argument("save-steps") is not None
+        name = launch.argument(*_RUN_NAMES, *(() if of_trainer else ("run-name",)))
         names_run = name is not None and "$" in name.text
         if file is not None:
             what = f"all elements of the array write {file.text}"
@@ -520,7 +521,11 @@ def lost_remainder(script: BatchScript) -> Iterator[Problem]:
 
 def _trains_with_hugging_face(launch: LaunchLine) -> bool:
     """Tell whether the program is one of Hugging Face's, whose Trainer saves its checkpoints in --output_dir."""
-    return any(re.match(r"--(do|per[-_]device)[-_]train", word.text) for word in launch.program.words)
+    return any(_OF_TRAINER.match(word.text) for word in launch.program.words)
+
+
+_OF_TRAINER = re.compile(r"--(do[-_]train|per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
+"""Options that Hugging Face's TrainingArguments have."""
 
 
 _SETTINGS = re.compile(

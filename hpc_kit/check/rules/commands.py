@@ -13,10 +13,12 @@ from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
-from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
 from hpc_kit.check.rules.set_up import sets
 from hpc_kit.check.rules.steps import never_ends
+from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.option_values import parse_dependency
 
 
 @rule("KIT421")
@@ -460,11 +462,12 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     """A dependency on the message of sbatch instead of a job id.
 
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
-    dependency problem").
+    dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
 
-    Fix: `id=$(sbatch --parsable FILE)`.
-    Documented: sbatch(1), --parsable.
+    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs.
+    Documented: sbatch(1), --parsable and --dependency.
     """
+    yield from _malformed_dependency(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
         return
@@ -486,6 +489,25 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
             value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
             if value is not None and value.kind == "command" and _is_message(script, value.text):
                 messages[each.name] = value.origin.line
+
+
+def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
+    """Find a --dependency that sbatch refuses, whatever the job ids in its variables are."""
+    for step in script.commands:
+        codes: list[tuple[str, Place]] = [(" ".join(word.raw for word in step.syntax.words), step)]
+        codes += [(part.text, part.origin) for part in step.syntax.parts if part.kind == "command"]
+        for code, place in codes:
+            given = _DEPENDENCY.search(code) if re.match(r"\s*sbatch\s", code) else None
+            text = re.sub(r"[\"']", "", given[1]) if given is not None else ""
+            value = re.sub(r"(?<=[:_])\$(\w+|\{\w+\})", "1", text)
+            # A variable in another place may contain anything.
+            if not value.startswith("after") or "$" in value or "`" in value:
+                continue
+            try:
+                parse_dependency(value)
+            except DirectiveError:
+                what = f"sbatch refuses this dependency: {text}"
+                yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
 
 
 def _submits(script: BatchScript, code: str) -> bool:

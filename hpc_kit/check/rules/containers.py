@@ -48,6 +48,14 @@ class Container(NamedTuple):
         return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
 
     @property
+    def read_only(self) -> list[str]:
+        """The folders that the program in the container cannot write to."""
+        binds = [bind.split(":") for text in self.binds for bind in text.split(",")]
+        plain = [part[1].rstrip("/") for part in binds if len(part) > 2 and "ro" in part[2].split("+")]
+        mount = re.compile(r"\b(?:target|dst|destination)=([^,]+).*\b(?:ro|readonly)\b")
+        return plain + [match[1].rstrip("/") for text in self.binds if (match := mount.search(text))]
+
+    @property
     def renamed(self) -> dict[str, str]:
         """The folders of the host that the container sees under another name, with that name."""
         binds = (bind.split(":") for text in self.binds for bind in text.split(","))
@@ -166,16 +174,18 @@ _HOST_PATH = re.compile(
 
 @rule("KIT505", "warning")
 def missing_mount(script: BatchScript) -> Iterator[Problem]:
-    """A path of the command is not mounted in the container.
+    """A path of the command is not mounted in the container, or mounted without the right to write.
 
     pyxis and enroot mount no folder of the host by themselves. apptainer and singularity mount $HOME, the current
     folder and /tmp, and with --contain nothing but --bind. Further folders such as /scratch need --bind, unless the
     site adds them to apptainer.conf. The program ends with "No such file or directory". What it writes to a folder of
-    the image, such as `--output-dir /out` without a mount at /out, vanishes with the container.
+    the image, such as `--output-dir /out` without a mount at /out, vanishes with the container. With `--bind
+    /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system").
 
-    Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`.
+    Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`; without `:ro` where the program writes.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
     """
+    yield from _read_only_results(script)
     # A variable or a module of the site may bind further folders.
     if script.sources_files or any(map(_BINDS.match, script.assigned)):
         return
@@ -196,6 +206,30 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             yield Problem(lost, what, "add the folder to the mounts", (container.stage.line, launch.line))
         elif launch.program is not container.stage:
             yield from _unseen_path(script, launch, container)
+
+
+_SURELY_WRITTEN = re.compile(r"(?i)(?<![a-z])(out|save|default[-_]root)")
+_WRITTEN = re.compile(rf"{_SURELY_WRITTEN.pattern}|(?i:ckpt|checkpoint|log)")
+"""Options of any program, and of a training, for files that it writes. Other programs may load a checkpoint."""
+
+
+def _read_only_results(script: BatchScript) -> Iterator[Problem]:
+    """Find an option for results whose folder is mounted read-only."""
+    for launch in script.launch_lines:
+        container, written = container_of(launch), _WRITTEN if launch.is_named_training else _SURELY_WRITTEN
+        if container is None or not container.read_only:
+            continue
+        for option, word in launch.option_values():
+            path = word.text.rpartition("=")[2]
+            # The innermost mount decides.
+            around = (each for each in container.destinations if f"{path}/".startswith(f"{each}/"))
+            folder = max(around, key=len, default="")
+            if folder in container.read_only and _RESULT.match(option) and written.search(option):
+                what = f"{folder} is mounted read-only, but the program writes to {path}"
+                given = re.compile(rf"{re.escape(folder)}/?(:ro|,.*\b(ro|readonly))\b")
+                mounts = ((each, match) for each in container.stage.words if (match := given.search(each.text)))
+                place = next((each.slice_of(*match.span(1)) for each, match in mounts), word)
+                yield Problem(place, what, "remove :ro", (word.line, launch.line), certain=True)
 
 
 def _may_have_options(launch: LaunchLine, container: Container) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
+from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import FIRST_NODE, ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
-from hpc_kit.check.programs import AGENTS
+from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
@@ -96,19 +98,26 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
 
     --gpus counts the GPUs of the whole job. With --gpus-per-task it implies the number of tasks, with --gpus-per-node
     the number of nodes. sbatch refuses the script if --ntasks or --nodes gives another number ("Failed to validate job
-    spec"), or if --gpus is less than one per node.
+    spec"), or if --gpus is less than one per node. The tasks of a node cannot have more GPUs than --gres or
+    --gpus-per-node gives it.
 
-    Fix: remove --gpus.
+    Fix: remove --gpus; of --gres and --gpus-per-task, keep one.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
     """
     for part in script.components:
-        total = _gpus(part, "gpus")
-        if total is None:
-            continue
+        total, of_task = _gpus(part, "gpus"), _gpus(part, "gpus-per-task")
         job = size_of_job({name: each.value for name, each in part.items()})
+        on_node = "gres" if "gres" in part and part["gres"].value.startswith("gpu") else "gpus-per-node"
+        have, need = _gpus(part, on_node), (of_task or 0) * (job.tasks_per_node or 0)
+        if have is not None and need > have:
+            place = part["gpus-per-task"]
+            what = f"{job.tasks_per_node} tasks x {of_task} GPUs = {need}, but --{on_node}={part[on_node].value}"
+            lines = (part[on_node].line, script.line_of("ntasks-per-node", "ntasks"))
+            yield Problem(place, what, f"use --gpus-per-task={max(1, have // (job.tasks_per_node or 1))}", lines)
+        if total is None or (have is not None and need > have):
+            continue
         nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None
         problems = []
-        on_node = "gres" if "gres" in part and part["gres"].value.startswith("gpu") else "gpus-per-node"
         for name, count, unit in (("gpus-per-task", tasks, "tasks"), (on_node, nodes, "nodes")):
             each = _gpus(part, name)
             given = f"--{name}={part[name].value}" if name in part else ""
@@ -147,22 +156,20 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     (launch,) = training
     size, agent = script.size_of(launch), launch.agent
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
-    if (told := _told_fewer(launch, size)) is not None:
-        what = f"the program is told to use {told.text} of the {gpus} GPUs of the node: the rest is idle"
+    if (told := _told_fewer(script, launch, size)) is not None:
+        used = "one" if launch.argument(*_ONE_DEVICE) is told else told.text
+        what = f"the program is told to use {used} of the {gpus} GPUs of the node: the rest is idle"
         yield Problem(told, what, "request fewer GPUs", (script.line_of_gpus, launch.line), certain=False)
         return
-    if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
-        return
+    by_variable = agent is not None and script.sets_torchrun_option(agent, "nproc-per-node")
     # Each of several tasks sees the GPUs of its own.
     bound = "gpus-per-task" in script.options and (agent is None or size.tasks_per_node != 1)
-    if not gpus or processes is None or processes == gpus or bound or launch.on_cpus:
+    if not gpus or processes is None or processes == gpus or bound or by_variable or launch.on_cpus:
         return
     place = agent or launch.multiplier or launch.program
     # A line with both the launcher and its count shows the count.
     option = agent.word_of(AGENTS[agent.kind].processes) if agent is not None else None
-    lines = (script.line_of_gpus, launch.line)
-    count = f"{gpus} GPU{'s' * (gpus > 1)}"
-    stated = bool(script.options.keys() & {"ntasks", "ntasks-per-node"})
+    lines, count = (script.line_of_gpus, launch.line), f"{gpus} GPU{'s' * (gpus > 1)}"
     if processes > gpus:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
@@ -179,19 +186,32 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         return
     # A program that starts processes of its own has a larger WORLD_SIZE.
     by_world = any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE"))
-    if by_world or _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
-        says = ", as WORLD_SIZE says" if by_world else ""
-        what = f"{processes} task{'s' * (processes > 1)} per node{says}, but {count}: the rest is idle"
+    of_slurm = script.options.keys() & {"ntasks", "ntasks-per-node"} and _takes_ranks_of_slurm(launch)
+    if by_world or of_slurm or _is_total_of_node(script, launch, size):
+        shown = f"{processes} task{'s' * (processes > 1)} per node" + ", as WORLD_SIZE says" * by_world
+        what = f"{shown}, but {count}: the rest is idle"
         remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
         yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
 
 
-def _told_fewer(launch: LaunchLine, size: JobSize) -> ExpandedText | None:
+_ONE_DEVICE = ("device", "gpu", "gpu-id", "device-id")
+"""Options of programs for the number of the only GPU that they use."""
+
+
+def _told_fewer(script: BatchScript, launch: LaunchLine, size: JobSize) -> ExpandedText | None:
     """Return the option by which a single process uses fewer GPUs than its node has."""
-    told = launch.argument("gpus", "devices", "num-gpus", "n-gpus", "ngpus") if launch.agent is None else None
-    if told is None or told.has_default or size.tasks_per_node != 1:
+    if launch.agent is not None or size.tasks_per_node != 1:
         return None
-    return told if 0 < (told.number or 0) < (size.gpus_per_node or 0) else None
+    one = launch.argument(*_ONE_DEVICE)
+    if one is not None and re.fullmatch(r"(cuda:)?\d", one.text) and (size.gpus_per_node or 0) > 1:
+        # A server in the background may have the other GPUs, and so may further processes of the program.
+        others = [each for each in script.launch_lines if each.program.name not in HELPER_PROGRAMS]
+        shared = any(each.command.in_background for each in others) or launch.in_loop
+        forks = re.search(r"parallel|distributed|ddp|gpus|world|devices", " ".join(launch.program.texts[1:]))
+        return None if one.has_default or shared or forks else one
+    told = launch.argument("gpus", "devices", "num-gpus", "n-gpus", "ngpus")
+    counts = told is not None and not told.has_default and 0 < (told.number or 0) < (size.gpus_per_node or 0)
+    return told if counts else None
 
 
 def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) -> bool:
@@ -213,14 +233,15 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
 
     With `init_method="env://"`, rank 0 waits for WORLD_SIZE processes and refuses a rank beyond them. torchrun and
     similar launchers set the variable themselves. A value that counts GPUs may be right if the program starts
-    processes.
+    processes. Under torchrun, SLURM_NTASKS counts launchers: an accumulation computed from it is too large.
 
-    Fix: `export WORLD_SIZE=$SLURM_NTASKS`.
+    Fix: `export WORLD_SIZE=$SLURM_NTASKS`; under torchrun, `$((SLURM_NTASKS * NPROC_PER_NODE))`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     launch = script.only_training
     if launch is not None and launch.agent is not None:
         yield from _world_of_composer(script, launch, launch.agent)
+        yield from _batches_of_launchers(script, launch, launch.agent)
     if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
         return
     size = script.size_of(launch)
@@ -245,6 +266,37 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
         if world not in known and not spawns:
             remedy = "write export WORLD_SIZE=$SLURM_NTASKS"
             yield Problem(each, f"WORLD_SIZE={world}, {effect}", remedy, lines, certain=not each.value.has_default)
+
+
+_BATCH_OF_RANK = (
+    "gradient-accumulation-steps", "accumulate-grad-batches", "accumulation-steps", "grad-accum", "grad-accum-steps",
+    "accum", "accum-iter", "accum-steps", "update-freq", "per-device-train-batch-size", "micro-batch-size",
+    "train-micro-batch-size-per-gpu", "batch-size-per-gpu",
+)  # fmt: skip
+"""Options for the share of each rank in the global batch."""
+_COUNTS_RANKS = re.compile(r"(?i)(?!.*(batch|bs|micro))\w*(gpu|nproc|local|per_?node|device|procs)")
+
+
+def _batches_of_launchers(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
+    """Find the share of a rank in the global batch that is computed from the number of agents."""
+    written = {each.name: each.value.raw for each in script.written_assignments}
+    processes = count_processes(agent) or 0
+    for word, following in pairwise([*launch.inner_command.syntax.words, *launch.inner_command.syntax.words[-1:]]):
+        name, equals, code = word.raw.partition("=")
+        if processes < 2 or name.lstrip("-").rpartition(".")[2].replace("_", "-") not in _BATCH_OF_RANK:
+            continue
+        code, names = code if equals else following.raw, set[str]()
+        while more := {each for each in re.findall(NAME, code) if each in written} - names:
+            names |= more
+            code = " ".join([code, *(written[each] for each in more)])
+        agents = re.search(r"\bSLURM_(NTASKS|NPROCS)\b", code)
+        counted = re.search(rf"\b{processes}\s*\*\s*[${{]*SLURM_N|SLURM_N\w+\}}?\s*\*\s*{processes}\b", code)
+        # Without a batch, the number may be one that was chosen for one node.
+        divides = re.search(r"(?i)batch|global", code) and not any(map(_COUNTS_RANKS.match, re.findall(NAME, code)))
+        if agents is not None and divides and not counted:
+            what = f"{name} is computed from {agents[0]}, but {agent.kind} starts {processes} ranks in each task"
+            lines = (launch.line, *(each.value.line for each in script.written_assignments if each.name in names))
+            yield Problem(word, what, f"compute it from the number of ranks, {agents[0]} * {processes}", lines)
 
 
 def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:

@@ -252,7 +252,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
 
     `pkill python` and `killall` end all matching processes of the user on the node, also those of other jobs.
     `rm -rf /tmp/*` removes the files of other jobs. `rm -rf $DIR/*` removes /* if the variable is empty: the rule finds
-    variables that the script does not set.
+    variables that the script does not set. `rm -rf` of a cache or a folder that a whole group shares removes files that
+    other jobs read at this moment.
 
     Fix: end the processes of this job by their id (`kill "$pid"`), and remove a folder of this job, such as
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
@@ -270,6 +271,10 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name == "scancel" and _cancels_all(words):
             what = "scancel ends all jobs of the user, not this one alone"
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
+        shared = next((text for text in words[1:] if _is_shared(script, text)), None)
+        if shared is not None and launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)):
+            what = f"other jobs may read {shared} at this moment"
+            yield Problem(launch.program, what, "remove the line, or delete a folder of this job only")
         if alone:
             continue
         if launch.program.name in {"pkill", "killall"} and not _ends_own(words):
@@ -306,6 +311,28 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
 _SHARED_FOLDER = re.compile(
     r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*)(/\*)?)?/?\Z"
 )
+
+
+_CACHES = (
+    "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "TORCH_HOME", "TRANSFORMERS_CACHE", "WEBDATASET_CACHE",
+)  # fmt: skip
+"""Variables for folders that libraries fill once for all jobs."""
+
+
+def _is_shared(script: BatchScript, path: str) -> bool:
+    """Tell whether other jobs use a folder: one that is named after a group, or a cache without the job id."""
+    if _OF_GROUP.match(path):
+        return True
+    caches = [each.value.text for each in script.assignments_of(*_CACHES)] if path.startswith("/") else []
+    own = OWN_DISK.match(path) or re.search(r"(?i)job_?id|array|tmp|\$\(|\$\$", path)
+    return not own and any(f"{each}/".startswith(f"{path.rstrip('/')}/") for each in caches)
+
+
+_OF_GROUP = re.compile(
+    r"(?!.*(USER|HOME|JOB_?ID|~|/home/|\$\())(/|\$).*/(shared|common|public|group|team)"
+    r"(/[\w.-]*(cache|conda|data|envs?|hf|hub|huggingface|models?|tmp|wheels)[\w.-]*)*(/\*)?/?\Z"
+)
+"""A folder that is named after a group of users, or a cache or data in it."""
 
 
 def _hits_others(words: list[str]) -> bool:

@@ -99,10 +99,11 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
 
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
-    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
-    time of the start in its name is another one at the next start. So is one with the job id, if each job of a chain
-    submits the next one. The rule finds scripts that mention neither a checkpoint nor a resume. Lightning needs no
-    option: on the signal of --signal, it saves a checkpoint, requeues the job, and loads it.
+    there are some. The same applies to the jobs of a chain. A checkpoint in /tmp or $TMPDIR stays on a node that the
+    next start may not get. A folder with the time of the start in its name is another one at the next start. So is one
+    with the job id, if each job of a chain submits the next one. The rule finds scripts that mention neither a
+    checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
+    job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
@@ -111,16 +112,16 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     yield from _two_names(script)
     yield from _new_folder_in_chain(script)
     place, training = _requeues(script), script.training
-    if place is None or not training or script.sources_files or _skips_finished_work(script):
+    again = place or _chain_of(script)
+    if again is None or not training or script.sources_files or _skips_finished_work(script):
         return
-    for launch in training:
-        start = launch.argument("init-from")
-        anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
-        anew = anew or (start if start is not None and start.text == "scratch" else None)
-        if anew is not None:
-            what = f"{anew.text}: the second start of the job begins the training from the start"
-            yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
-            return
+    anew = next(filter(None, map(_starts_anew, training)), None)
+    if anew is not None:
+        start = "the second start of the job" if place else "each job of the chain"
+        what = f"{anew.text}: {start} begins the training from the start"
+        yield Problem(anew, what, "remove it, and load the last checkpoint", (again.line,))
+    if place is None or anew is not None:
+        return
     # A script that copies files may bring its checkpoint to a shared folder and back.
     for launch in training if not _copies_files(script) else ():
         local = next((word for option, word in launch.option_values() if _is_left_behind(option, word)), None)
@@ -157,6 +158,25 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
+
+
+def _starts_anew(launch: LaunchLine) -> ExpandedText | None:
+    """Return the option of a training that ignores all checkpoints."""
+    # The option of the checkpoint wins over --overwrite_output_dir.
+    if launch.argument("resume-from-checkpoint") is None:
+        anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
+        start = launch.argument("init-from")
+        return anew or (start if start is not None and start.text == "scratch" else None)
+    return None
+
+
+def _chain_of(script: BatchScript) -> Place | None:
+    """Return the place where a script asks for equal jobs that run one after the other: an array, or its own sbatch."""
+    array = script.directive("array")
+    # `--array=1-6%1`, with an index that at most the log has in its name.
+    if array is not None and re.search(r"-\d+%1\Z", array.value) and "SLURM_ARRAY_TASK_ID" not in script.code:
+        return array
+    return next((step for step in script.batch_commands if is_next_of_chain(script, step)), None)
 
 
 def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:

@@ -394,18 +394,14 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
 
     `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments. A list whose
     first element is no option is a warning, because the element may be meant: `--lr $RATES`. Spaces separate the
-    elements: `RATES=(0.1,0.01)` is one element.
+    elements: `RATES=(0.1,0.01)` is one element, and with `RATES=(0.1, 0.01)` the program gets `0.1,`.
 
     Fix: `"${SEEDS[@]}"`, and `(0.1 0.01)`.
     Documented: bash(1), Arrays.
     """
     loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
     over = {match[1] for loop in loops.values() for match in map(_WHOLE_LIST.fullmatch, loop.words) if match}
-    for each in script.written_assignments:
-        elements = each.value.elements or ()
-        if each.name in over and len(elements) == 1 and re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+,?", elements[0].raw):
-            what = f"this is one element: the loop over {each.name} runs once, with all of the text"
-            yield Problem(elements[0], what, f"write {each.name}=({' '.join(elements[0].raw.split(','))})")
+    yield from _commas(script, over)
     lists: dict[str, tuple[Word, ...]] = {}
     for each in script.written_assignments:
         lists[each.name] = each.value.elements or ()
@@ -428,6 +424,23 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
                 what = f"${name} is the first of the {len(lists[name])} elements of {name}"
                 certain = lists[name][0].raw.startswith("-")
                 yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,), certain)
+
+
+def _commas(script: BatchScript, over: set[str]) -> Iterator[Problem]:
+    """Find a list with commas between its elements. `over`: the lists of the loops."""
+    for each in script.written_assignments:
+        elements = each.value.elements or ()
+        if each.name in over and len(elements) == 1 and re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+,?", elements[0].raw):
+            what = f"this is one element: the loop over {each.name} runs once, with all of the text"
+            yield Problem(elements[0], what, f"write {each.name}=({' '.join(elements[0].raw.split(','))})")
+        elif len(elements) > 1 and all(re.fullmatch(r"(?!-).*[^,],", word.raw) for word in elements[:-1]):
+            parts = (part for step in script.commands for part in with_nested_parts(step.syntax.parts))
+            indexed = any(part.text == each.name and re.match(r"\[[^@*]+\]\Z", part.detail) for part in parts)
+            removed = re.search(r"%%?,|/,[/}]|\b(tr|sed)\b.*,", script.code) is not None
+            if (indexed or each.name in over) and not removed:
+                what = f"the comma belongs to the element: {each.name} contains {elements[0].raw}"
+                remedy = f"write {each.name}=({' '.join(word.raw.rstrip(',') for word in elements)})"
+                yield Problem(elements[0], what, remedy)
 
 
 def counts_from_one(script: BatchScript) -> bool:
@@ -618,7 +631,7 @@ def _made_later(makers: list[TracedCommand], step: TracedCommand, folder: str) -
     return None
 
 
-_CONFIGURATION = re.compile(r".*\.(json|ya?ml|toml|ini|cfg|conf|config)\Z")
+_CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
 
 
 @rule("KIT134", "warning")
@@ -637,7 +650,7 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         output = step.syntax.output
         quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
-        if output is None or quoted is None or not _CONFIGURATION.match(output.raw.strip("\"'")):
+        if output is None or quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
             continue
         text = "".join(part.text for part in step.syntax.document or ())
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
