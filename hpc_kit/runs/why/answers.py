@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
-from hpc_kit.runs.why.figures import add_figures, used_up_memory
+from hpc_kit.runs.why.figures import add_figures, describe_foreign_memory, used_up_memory
 from hpc_kit.runs.why.places import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
@@ -116,8 +116,8 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     # An exit code alone is no cause.
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
-    cause += _remark(attempt, rule, host)
-    if attempt.completed:
+    cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
+    if attempt.completed and rule.kind != "symptom":
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
