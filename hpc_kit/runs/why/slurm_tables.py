@@ -149,6 +149,9 @@ class TableParser:
         if state is JobState.UNKNOWN:
             return None
         row = JobRow(job_id, state, raw, line)
+        # The last column of squeue contains the nodes of a job that runs.
+        if state is JobState.RUNNING and not (nodes := values.get("reason", "(")).startswith("("):
+            values = {**values, "nodes": nodes, "reason": ""}
         _fill(row, values)
         return row
 
