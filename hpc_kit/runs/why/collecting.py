@@ -476,10 +476,9 @@ class _FileCollector:
         self.evidence.loaders.stuck += waiting
         self.evidence.loaders.is_awaited |= self.dumps.waits_for_workers
         for event in self.own:
-            crash = self.dumps.crashes.get(event.line.rank)
-            # An empty line is between the message of faulthandler and the stack.
-            if crash and event.line.number == crash.line.number - 2 and crash.traceback.frames:
-                event.groups["detail"] = crash.place + (" in a worker process" if crash.is_worker else "")
+            crash = self.dumps.crashes.get(event.line.number)
+            if crash and crash.traceback.frames:
+                event.groups.setdefault("detail", crash.place + (" in a worker process" if crash.is_worker else ""))
 
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""

@@ -72,15 +72,15 @@ class DumpReader:
 
     def __init__(self) -> None:
         self.last: dict[int, Stack] = {}
-        self.crashes: dict[int | None, Stack] = {}
-        """The stack of the thread of each rank that crashed."""
+        self.crashes: dict[int, Stack] = {}
+        """The stacks of threads that crashed, by the lines of faulthandler's messages."""
         self.workers: dict[int, Stack] = {}
         """The stacks of idle workers of DataLoaders that have data to load, by line."""
         self.waits_for_workers = False
         self.is_open = False
         """The last line belonged to a stack."""
         self._stacks: dict[int | None, Stack] = {}
-        self._crashed: set[int | None] = set()
+        self._crashed: dict[int | None, int] = {}
         self._timeouts: set[int | None] = set()
 
     def read(self, line: Line, progress: int) -> bool:
@@ -92,7 +92,7 @@ class DumpReader:
         """
         body, rank = line.body, line.rank
         if body.startswith("Fatal Python error"):
-            self._crashed.add(rank)  # the stack below it is that of a crash
+            self._crashed[rank] = line.number  # the stack below it is that of a crash
         if is_timeout := body.startswith("Timeout ("):
             self._timeouts.add(rank)
         is_crash = rank in self._crashed and body.startswith("Current thread")
@@ -101,7 +101,7 @@ class DumpReader:
                 Traceback(lines=[body]), line, progress, rank in self._timeouts or "most recent call first" not in body
             )
             if is_crash:
-                self.crashes[rank] = self._stacks[rank]
+                self.crashes[self._crashed[rank]] = self._stacks[rank]
         elif rank in self._stacks and not body.startswith("  "):
             del self._stacks[rank]
             if body.strip() and not is_timeout:  # an empty line separates the threads of a dump
