@@ -397,9 +397,11 @@ def waiting_verdict(attempt: Attempt, job: JobRow, earlier: Verdict | None = Non
     proof = [proof_of(job.line)] if job.line else []
     if job.state is not JobState.PENDING:
         sentence = _uncapitalised(explain_state(job.state))
+        nodes = expand_nodes(job.nodes)
         return Verdict(
             f"did not fail: job {job.job_id} has not ended ({job.state}: {sentence})",
             str(job.state).lower(),
+            host=nodes[0] if len(nodes) == 1 else None,
             evidence=proof,
             fix=f"follow it: hpc-kit logs {job.job_id} -f",
             confidence="certain",

@@ -177,7 +177,7 @@ class TableParser:
             done.append(self._record)
         _fill(self._record, values)
         self.is_open = True
-        if not text.strip() or not pairs:
+        if "=" not in text:
             self._record, self.is_open = None, False
         return done
 
