@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 GIB = 1024**3
-_FOREIGN = 8 * GIB
 _GPU_MEMORY = re.compile(
     r"this process has (\d[\d.]* [KMG])iB memory in use\. Of the allocated memory (\d[\d.]* [KMG])iB is allocated by"
     r" PyTorch,.* (\d[\d.]* [KMG])iB is reserved by PyTorch"
@@ -35,7 +34,7 @@ def describe_foreign_memory(text: str) -> str:
     found = _GPU_MEMORY.search(text)
     used, *own = (_bytes(size.replace(" ", "")) for size in found.groups()) if found else (0.0,)
     # The context of CUDA, its libraries and NCCL need a few GiB.
-    if (other := used - sum(own)) < _FOREIGN:
+    if (other := used - sum(own)) < 8 * GIB:
         return ""
     holder = "a library such as JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), TensorFlow or vLLM"
     return f"; {_human(other)} of the {_human(used)} of its process are not torch's: {holder} holds them"
