@@ -1570,3 +1570,29 @@ def test_the_hosts_of_ranks_with_one_error_follow_from_the_blocks_of_tasks(
     verdict = why(tmp_path, sacct_txt=rows, **logs)
     assert verdict.cause.startswith(f"each of ranks 1, 3{where} failed")
     assert (verdict.host, verdict.ranks) == (host, [1, 3])
+
+
+def test_only_the_last_run_of_a_requeued_job_counts(tmp_path: Path) -> None:
+    """`sacct --duplicates` lists each run."""
+    rows = "JobID|State|ExitCode|NodeList\n51|NODE_FAIL|0:0|n1\n51|FAILED|1:0|n2\n"
+    verdict = why(tmp_path, sacct_txt=rows, run_log=TRACEBACK.format(error="KeyError: 'labels'"))
+    assert (verdict.class_, verdict.host, verdict.confidence) == ("python-exception", "n2", "certain")
+
+
+@pytest.mark.parametrize(("second", "differ"), [("n2", True), ("n1", False)])
+def test_nodes_that_wait_at_their_own_addresses(tmp_path: Path, second: str, differ: bool) -> None:
+    error = TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
+    verdict = why(tmp_path, a_log=f"MASTER_ADDR=n1\n{error}", b_log=f"MASTER_ADDR={second}\n{error}")
+    assert verdict.class_ == "rendezvous-timeout"
+    assert ("another address (n1, n2)" in verdict.cause) is differ
+
+
+@pytest.mark.parametrize(("allocated", "is_foreign"), [("16.31", True), ("76.02", False)])
+def test_gpu_memory_that_another_library_holds(tmp_path: Path, allocated: str, is_foreign: bool) -> None:
+    message = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. Including non-PyTorch memory, this"
+        f" process has 78.11 GiB memory in use. Of the allocated memory {allocated} GiB is allocated by PyTorch, and"
+        " 702.14 MiB is reserved by PyTorch but unallocated."
+    )
+    verdict = why(tmp_path, run_log=TRACEBACK.format(error=message))
+    assert ("are not torch's" in verdict.cause) is is_foreign

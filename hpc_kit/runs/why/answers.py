@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
-from hpc_kit.runs.why.figures import add_figures, used_up_memory
+from hpc_kit.runs.why.figures import add_figures, describe_foreign_memory, used_up_memory
 from hpc_kit.runs.why.places import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
@@ -116,8 +116,8 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     # An exit code alone is no cause.
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
-    cause += _remark(attempt, rule, host)
-    if attempt.completed:
+    cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
+    if attempt.completed and rule.kind != "symptom":
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
@@ -397,9 +397,11 @@ def waiting_verdict(attempt: Attempt, job: JobRow, earlier: Verdict | None = Non
     proof = [proof_of(job.line)] if job.line else []
     if job.state is not JobState.PENDING:
         sentence = _uncapitalised(explain_state(job.state))
+        nodes = expand_nodes(job.nodes)
         return Verdict(
             f"did not fail: job {job.job_id} has not ended ({job.state}: {sentence})",
             str(job.state).lower(),
+            host=nodes[0] if len(nodes) == 1 else None,
             evidence=proof,
             fix=f"follow it: hpc-kit logs {job.job_id} -f",
             confidence="certain",

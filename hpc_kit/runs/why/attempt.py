@@ -72,7 +72,7 @@ class Attempt:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.job = next(reversed(rows_of_job(evidence)), None)
-        self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
+        self.rows = _last_runs([row for row in evidence.rows if self.job is None or _same_job(row, self.job)])
         self.events, self.ends = _last_attempt(evidence)
         self._drop_foreign_kernel_lines()
         if evidence.has_agents or evidence.has_torchrun:
@@ -360,6 +360,12 @@ def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
     if not named and waiting and all(row in waiting or row.state is JobState.RUNNING for row in listed):
         return waiting[:1]
     return named or listed
+
+
+def _last_runs(rows: list[JobRow]) -> list[JobRow]:
+    """Return the rows without earlier runs of a requeued job, each of which `sacct --duplicates` lists."""
+    last = {(row.job_id, row.line and row.line.file): row.state for row in rows if row.state.finished}
+    return [row for row in rows if last.get((row.job_id, row.line and row.line.file), row.state) is row.state]
 
 
 def _base_id(row: JobRow) -> str:

@@ -123,6 +123,12 @@ _WANTED_NODES = re.compile(
 _JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+)/slurm_script|\bSLURM_JOB_ID=(\d+)")
 """A message of the job itself contains its id."""
 
+_MASTER = re.compile(
+    r"(?:\b(?:MASTER_ADDR|rdzv_endpoint) ?[=:] ?|--(?:rdzv[-_]endpoint|master[-_]addr)[= ])[\"']?"
+    r"(?P<name>[a-z\d][\w.-]*)"
+)
+"""A program or its script states the address at which the ranks meet."""
+
 _NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), node_rank=(?P<node>\d+)")
 """DeepSpeed's launcher states the number of its node."""
 
@@ -255,7 +261,7 @@ class _FileCollector:
 
     def __init__(self, evidence: Evidence, log: LogFile, memory: ShapeMemory) -> None:
         self.evidence, self.log, self.memory = evidence, log, memory
-        self.labels = detect_labels(log.path)
+        self.labels = detect_labels(log.path, log.rank)
         self.reader = LogReader(log, memory, self._wants_all)
         self.tracebacks = TracebackReader(memory, self._add_traceback)
         self.tables = TableParser()
@@ -290,6 +296,10 @@ class _FileCollector:
         self.errors: dict[int | None, Event] = {}
         """Errors of hpc-kit of which further lines may follow, by rank."""
         self.ranks: set[int] = set()
+        self.stated_ranks: set[int] = set()
+        """Ranks of lines that name another rank than the name of the file does."""
+        self.stated_hosts: set[str] = set()
+        """Hosts in reports of torchrun, whose agent only reports the ranks of its own node."""
         self.nodes: dict[int, int] = {}
         """The labels of ranks that differ from them: srun labels the agents of torchrun."""
         self.repeats: Counter[bytes] = Counter()
@@ -353,6 +363,7 @@ class _FileCollector:
             event.ranks_in_file = max(len(self.ranks), 1)
         if self.nodes:
             self._separate_nodes()
+        self._correct_names()
         self._find_silent_ranks()
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
@@ -381,6 +392,21 @@ class _FileCollector:
             if label and event.rank == int(label["rank"]):
                 event.rank = parse_line(self.log, None, 0, event.line.text[label.end() :]).rank
                 event.host = event.host or of_node.get(int(label["rank"]))
+
+    def _correct_names(self) -> None:
+        """Take back the rank or the host in the name of a file whose lines state others: it has a number of a node."""
+        log, hosts = self.log, self.evidence.hosts
+        if len(self.stated_ranks) > 1 and log.rank not in self.stated_ranks:
+            for event in self.own:
+                event.rank = None if event.rank == log.rank else event.rank
+            self.log = log._replace(rank=None)
+            known = {event.host for event in self.own if event.host}
+            hosts.update({rank: name for name in known if len(known) == 1 for rank in self.stated_ranks})
+        host = min(self.stated_hosts, default="")
+        if log.host and len(self.stated_hosts) == 1 and host.partition(".")[0] != log.host.partition(".")[0]:
+            for event in self.own:
+                event.host = host if event.host == log.host else event.host
+            hosts.update({rank: host for rank, known in hosts.items() if known == log.host})
 
     def _label(self, line: Line) -> re.Match[str] | None:
         """Return the label of a line, if labels name ranks."""
@@ -446,6 +472,13 @@ class _FileCollector:
                 self.evidence.stacks.setdefault(rank, None)
             else:
                 self.evidence.stacks[rank] = stack
+        waiting = [each for each in self.dumps.workers.values() if self.reader.count_progress() <= each.progress]
+        self.evidence.loaders.stuck += waiting
+        self.evidence.loaders.is_awaited |= self.dumps.waits_for_workers
+        for event in self.own:
+            crash = self.dumps.crashes.get(event.line.number)
+            if crash and crash.traceback.frames:
+                event.groups.setdefault("detail", crash.place + (" in a worker process" if crash.is_worker else ""))
 
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
@@ -480,6 +513,8 @@ class _FileCollector:
         if line.rank is not None and (label := self._label(line)) is not None and int(label["rank"]) != line.rank:
             self.nodes[line.rank] = int(label["rank"])
         if line.rank is not None:
+            if self.log.rank is not None and (line.rank != self.log.rank or line.text.startswith(f"[rank{line.rank}]")):
+                self.stated_ranks.add(line.rank)
             self.evidence.ranks.add(line.rank)
             self.ranks.add(line.rank)
             if line.host:
@@ -658,6 +693,7 @@ class _FileCollector:
         ranks = (int(rank[0]),) if rank else ()
         local = re.search(r"\(local_rank: (\d+)\)", report.get("rank", ""))
         if host and ranks:
+            self.stated_hosts.add(host)
             # The ranks of a node are numbered one after the other, from local rank 0.
             for each in range(ranks[0] - int(local[1] if local else 0), ranks[0]):
                 self.evidence.hosts.setdefault(each, host)
@@ -676,7 +712,8 @@ class _FileCollector:
     def _plain(self, line: Line) -> bool:
         body = line.body
         is_quiet = _QUIET.search(body) is not None
-        is_statement = not is_quiet and self._note_attempt(body)
+        # `###` mostly is a banner of the script, and no comment.
+        is_statement = (not is_quiet or body.startswith("###")) and self._note_attempt(body)
         # NCCL's debug output names the hosts and the number of the ranks.
         is_statement |= self._note_job(line)
         if is_quiet:
@@ -776,6 +813,9 @@ class _FileCollector:
             is_statement = True
         if found := _NODE_LIST.search(line.body):
             self._note_nodes(found["nodes"])
+            is_statement = True
+        if found := _MASTER.search(line.body):
+            self.evidence.nodes.masters[self.log.name, line.rank] = found["name"]
             is_statement = True
         # Slurm names nodes of its own choice, such as the node that failed.
         if (found := _OWN_NODE.search(line.body)) and not _SYSTEM.search(line.text):

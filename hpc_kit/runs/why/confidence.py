@@ -54,7 +54,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or _is_of_earlier_attempt(attempt, event)
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
-        or _never_began(event)
+        or _never_began(attempt, event)
         or (len(chain) == 1 and attempt.has_no_order(event))
         or _may_have_gone_on_elsewhere(attempt, chain)
         or _has_rival(attempt, event, fatal)
@@ -89,9 +89,10 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
     return rule.weight >= CLEAR and (not event.lines_after if rule.kind == "soft" else is_last or rule.scope == "job")
 
 
-def _never_began(event: Event) -> bool:
+def _never_began(attempt: Attempt, event: Event) -> bool:
     """Return whether a time limit ended a program that had printed a few lines, but no progress: it may have hung."""
-    return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not event.progress_line
+    has_begun = event.progress_line or attempt.evidence.with_progress
+    return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not has_begun
 
 
 def _may_have_gone_on_elsewhere(attempt: Attempt, chain: Sequence[Event]) -> bool:

@@ -21,7 +21,7 @@ from hpc_kit.runs.why.answers import (
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
+from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
 from hpc_kit.runs.why.places import place_of
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.slurm.states import JobState
@@ -44,7 +44,7 @@ _VALUE_MISSING = re.compile(
 )
 """Messages of Python and torch about a value or about data that an earlier step has not set."""
 
-_UNREACHED = {"unreachable-host", "rendezvous-timeout"}
+_UNREACHED = {"unreachable-host", "server-unreachable", "rendezvous-timeout"}
 """Classes of errors of ranks that wait for another one."""
 
 _SAYS_NOT_WRITTEN = re.compile(
@@ -134,7 +134,9 @@ def _fatal(attempt: Attempt) -> list[Event]:
     fatal = [event for event in fatal if not _misses_output(attempt, event)]
     # A rank that reached no other rank is a victim if another one has an error of its own.
     own = {_process_of(event) for event in fatal if event.rule.class_ not in _UNREACHED}
-    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {_process_of(event)}]
+    fatal = [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {_process_of(event)}]
+    stuck = find_stuck_workers(attempt) if attempt.waits_or_runs() else None
+    return fatal or ([stuck] if stuck else [])
 
 
 def _process_of(event: Event) -> int | str:
@@ -249,7 +251,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
         ):
             if found := attempt.first(events):
                 return found
-    return None
+    return attempt.first(attempt.of_class("no-training"))
 
 
 def _has_unfinished_victims(attempt: Attempt) -> bool:
@@ -449,8 +451,10 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
-    if (nan := attempt.first(_symptoms(attempt))) and _is_last(attempt, nan):
-        return verdict_of(attempt, nan, "likely")
+    if (found := attempt.first(_symptoms(attempt))) and (
+        found.rule.class_ == "no-training" or _is_last(attempt, found)
+    ):
+        return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]
     more = f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
     proof = [proof_of(job.line)] if job.line else []

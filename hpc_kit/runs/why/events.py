@@ -168,7 +168,10 @@ _OUT_OF_INPUTS = re.compile(
 
 @dataclass(slots=True)
 class NodeReports:
-    """What Slurm and the kernel say about nodes."""
+    """What Slurm, the kernel and the program say about nodes."""
+
+    masters: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    """The address of the first node that a rank, or a node, has stated in a file."""
 
     no_answer: list[str] = field(default_factory=list)
     """Words of Slurm's listings among which are the nodes that do not respond."""
@@ -176,6 +179,16 @@ class NodeReports:
     """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
     largest: tuple[int, str] = (0, "")
     """The pages of memory and the name of the largest process that the kernel listed."""
+
+
+@dataclass(slots=True)
+class LoaderReports:
+    """What the stacks of processes say about DataLoaders."""
+
+    stuck: list[Stack] = field(default_factory=list)
+    """Stacks of idle workers that have data to load, if the program printed no progress after."""
+    is_awaited: bool = False
+    """A process waits for its workers."""
 
 
 class Evidence:
@@ -210,6 +223,7 @@ class Evidence:
         self.node_lists: dict[tuple[str, int], set[str]] = {}
         """Lists of the nodes of the job that a program printed in an attempt in a file."""
         self.nodes = NodeReports()
+        self.loaders = LoaderReports()
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False

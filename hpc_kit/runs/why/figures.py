@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 GIB = 1024**3
+_GPU_MEMORY = re.compile(
+    r"this process has (\d[\d.]* [KMG])iB memory in use\. Of the allocated memory (\d[\d.]* [KMG])iB is allocated by"
+    r" PyTorch,.* (\d[\d.]* [KMG])iB is reserved by PyTorch"
+)
 _MORE_MEMORY = re.compile(r"ask for more memory(?: \(--mem[^)]*\))?")
 
 
@@ -23,6 +27,17 @@ def add_figures(attempt: Attempt, class_: str, fix: str) -> str:
     if class_ == "time-limit" and limits:
         return fix.replace("--time", f"--time (now {limits[0]})", 1)
     return fix
+
+
+def describe_foreign_memory(text: str) -> str:
+    """Return the words for GPU memory that the process of a rank holds, but not torch, by torch's message."""
+    found = _GPU_MEMORY.search(text)
+    used, *own = (_bytes(size.replace(" ", "")) for size in found.groups()) if found else (0.0,)
+    # The context of CUDA, its libraries and NCCL need a few GiB.
+    if (other := used - sum(own)) < 8 * GIB:
+        return ""
+    holder = "a library such as JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), TensorFlow or vLLM"
+    return f"; {_human(other)} of the {_human(used)} of its process are not torch's: {holder} holds them"
 
 
 def used_up_memory(attempt: Attempt) -> JobRow | None:

@@ -84,11 +84,11 @@ def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | No
     found = _mismatch(
         attempt, "collective-mismatch-shape", group, lambda each: f"{each.operation} of {each.elements} elements"
     )
+    if uneven := _ran_out_of_inputs(attempt, found):
+        return uneven
     # One element against many: the ranks are in different lines of the program, or in different steps.
     if "1" not in sizes:
         return found
-    if uneven := _ran_out_of_inputs(attempt, found):
-        return uneven
     order = _event(attempt, "collective-mismatch-order", found.line, found.rank)
     order.groups.update(found.groups)
     order.is_hint = True
@@ -96,9 +96,10 @@ def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | No
 
 
 def _ran_out_of_inputs(attempt: Attempt, mismatch: Event) -> Event | None:
-    """Return the end of the inputs of the odd rank as the cause of a mismatch, if its last line says so."""
-    last = None if mismatch.rank is None else attempt.evidence.out_of_inputs.get(mismatch.rank)
-    if last is None:
+    """Return the end of the inputs of the odd rank as the cause of a mismatch, if only its last lines say so."""
+    finished = attempt.evidence.out_of_inputs
+    last = None if mismatch.rank is None else finished.get(mismatch.rank)
+    if last is None or int(mismatch.groups["rank2"]) in finished:
         return None
     return _event(attempt, "uneven-inputs", _at(mismatch.line, last, mismatch.rank), mismatch.rank)
 
@@ -244,6 +245,8 @@ def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
     ):
         if found := find(attempt, culprit):
             return found
+    if culprit.rule.class_ == "rendezvous-timeout" and (detail := _different_masters(attempt)):
+        culprit.groups["detail"] = detail
     if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
         culprit.rank = _find_odd_rank(attempt, culprit)
     return None
@@ -251,7 +254,20 @@ def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _explain_hang(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the rank that held up the remaining ones, if Slurm ended a job that hung, as an event."""
-    return _find_stuck(attempt) if culprit.rule.class_ in {"time-limit", "cancelled", "terminated"} else None
+    is_hang = culprit.rule.class_ in {"time-limit", "cancelled", "terminated"}
+    return (_find_stuck(attempt) or find_stuck_workers(attempt)) if is_hang else None
+
+
+def find_stuck_workers(attempt: Attempt) -> Event | None:
+    """Return the workers for which a DataLoader waits, and which wait themselves, by the stacks of py-spy."""
+    loaders = attempt.evidence.loaders
+    if not loaders.stuck or not loaders.is_awaited:
+        return None
+    stack = loaders.stuck[-1]
+    detail = f"they wait in {stack.library}" if stack.library else ""
+    found = _event(attempt, "dataloader-hang", stack.line, None, detail=detail)
+    found.traceback = stack.traceback
+    return found
 
 
 def _find_stuck(attempt: Attempt) -> Event | None:
@@ -286,6 +302,17 @@ def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
         return None
     end = last[absent[0]]
     return _event(attempt, "late-rank", _at(culprit.line, end, absent[0]), absent[0])
+
+
+def _different_masters(attempt: Attempt) -> str:
+    """Return the addresses of the first node that the nodes stated, if each of them stated another one."""
+    stated = {place: name.partition(".")[0] for place, name in attempt.evidence.nodes.masters.items()}
+    names = sorted(set(stated.values()))
+    # An address and a name may be of one host.
+    if len(names) < max(2, len(stated)) or any(name.isdigit() for name in names):
+        return ""
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"each node waits at another address ({shown}), which must be that of one node"
 
 
 def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:

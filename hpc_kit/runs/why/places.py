@@ -35,6 +35,8 @@ _PART_OF_JOB = re.compile(r"\s-[mwrNn]|--(?:nodelist|relative|nodes|ntasks|multi
 def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     """Return rank and host of an event."""
     rank, host = event.rank, event.host
+    if rank is None and host is None and (server := _server_of(attempt, event)):
+        return None, server
     if event.rule.scope == "rank" and rank is None:
         rank, host = _place_by_reports(attempt, event)
     if event.rule.name == "exec-missing-python" and host is None:
@@ -97,7 +99,8 @@ def _place_by_reports(attempt: Attempt, event: Event) -> tuple[int | None, str |
         return ranks.pop(), event.host
     if event.rule.kind != "end" and (end := _fitting_end(attempt, event)):
         return end.ranks[0], end.host or event.host
-    return None, event.host
+    same = [each for each in attempt.named(event.rule.name) if each.rank in ranks and each.line.file == event.line.file]
+    return (min(same, key=lambda each: each.order).rank if same else None), event.host
 
 
 def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
@@ -117,6 +120,15 @@ def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
 
 def _is_on(end: TaskEnd, host: str) -> bool:
     return end.host is not None and same_host(end.host, host)
+
+
+def _server_of(attempt: Attempt, event: Event) -> str | None:
+    """Return the host of the server that ranks did not reach, if an error is in another log than theirs."""
+    lost = attempt.of_class("server-unreachable")
+    if any(each.line.file == event.line.file for each in lost):
+        return None
+    peers = [re.match(r"(?:\w+://)?([a-z][\w.-]*)", each.groups.get("peer", "")) for each in lost]
+    return next((found[1] for found in peers if found and found[1] != "localhost"), None)
 
 
 # ---- a node

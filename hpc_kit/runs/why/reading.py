@@ -507,7 +507,7 @@ _RANK_IN_TEXT = re.compile(
     r"|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
     re.IGNORECASE,
 )
-_SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")
+_SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+):(?!\d\d:\d\d\b) ?")  # a time of day is no label
 _HOST_LABEL = re.compile(r"(?P<host>[a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
 _HOST_WORD = (
     r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|device|default|trainer|worker|role)[-_]?\d|gpu\d\b)"
@@ -524,10 +524,11 @@ _RANK_AND_HOST_LABELS = (
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
-def detect_labels(path: Path) -> re.Pattern[str] | None:
+def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None:
     """Return the pattern of the labels that a launcher writes in front of the lines of a file, if it does.
 
-    Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`.
+    Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`. If
+    the name of the file gives the rank, one line is enough that names it with a host.
     """
     head = [line for line in read_head(path).splitlines() if line.strip()]
     lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
@@ -539,9 +540,9 @@ def detect_labels(path: Path) -> re.Pattern[str] | None:
         found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
         # A host stays the same in all lines of a rank, other words with a number do not. A single one may be a model.
         hosts = {host for _, host in found}
-        if (len(hosts) > 1 or any(map(_CLEAR_HOST.search, hosts))) and len(set(found)) == len(
-            {rank for rank, _ in found}
-        ) < len(found):
+        ranks = {number for number, _ in found}
+        is_enough = len(ranks) < len(found) or ranks == {str(rank)}
+        if (len(hosts) > 1 or any(map(_CLEAR_HOST.search, hosts))) and len(set(found)) == len(ranks) and is_enough:
             return pattern
     return None
 

@@ -149,6 +149,9 @@ class TableParser:
         if state is JobState.UNKNOWN:
             return None
         row = JobRow(job_id, state, raw, line)
+        # The last column of squeue contains the nodes of a job that runs.
+        if state is JobState.RUNNING and not (nodes := values.get("reason", "(")).startswith("("):
+            values = {**values, "nodes": nodes, "reason": ""}
         _fill(row, values)
         return row
 
@@ -174,7 +177,7 @@ class TableParser:
             done.append(self._record)
         _fill(self._record, values)
         self.is_open = True
-        if not text.strip() or not pairs:
+        if "=" not in text:
             self._record, self.is_open = None, False
         return done
 

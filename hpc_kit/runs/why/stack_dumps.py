@@ -23,6 +23,9 @@ _FRAME = re.compile(
     r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)'
     r"|    (?P<name2>\S+) \((?P<file2>[^():]+):(?P<line2>\d+)\)$"
 )
+_NATIVE_FRAME = re.compile(r"    \S.* \((?!lib(?:c|m|pthread|python|stdc\+\+)\b|ld-)(?P<library>[^()\s]+\.so[\d.]*)\)$")
+"""A frame of py-spy in a compiled library, other than those of C and Python themselves."""
+
 _STANDARD = sys.stdlib_module_names
 _MAX_LINES = 500
 """Lines of a stack that are read."""
@@ -44,6 +47,14 @@ class Stack(NamedTuple):
     has_moved: bool = False
     """An earlier dump of the rank shows another place: the rank does not hang."""
 
+    library: str = ""
+    """The innermost compiled library that py-spy shows."""
+
+    @property
+    def is_worker(self) -> bool:
+        """It is that of a worker of a DataLoader, or of another fork."""
+        return any(name == "_worker_loop" or "popen_fork" in file for file, _, name in self.traceback.frames)
+
     @property
     def place(self) -> str:
         """The innermost line of the program itself: `train.py:52, in train`."""
@@ -61,10 +72,15 @@ class DumpReader:
 
     def __init__(self) -> None:
         self.last: dict[int, Stack] = {}
+        self.crashes: dict[int, Stack] = {}
+        """The stacks of threads that crashed, by the lines of faulthandler's messages."""
+        self.workers: dict[int, Stack] = {}
+        """The stacks of idle workers of DataLoaders that have data to load, by line."""
+        self.waits_for_workers = False
         self.is_open = False
         """The last line belonged to a stack."""
         self._stacks: dict[int | None, Stack] = {}
-        self._crashed: set[int | None] = set()
+        self._crashed: dict[int | None, int] = {}
         self._timeouts: set[int | None] = set()
 
     def read(self, line: Line, progress: int) -> bool:
@@ -76,13 +92,16 @@ class DumpReader:
         """
         body, rank = line.body, line.rank
         if body.startswith("Fatal Python error"):
-            self._crashed.add(rank)  # the stack below it is that of a crash
+            self._crashed[rank] = line.number  # the stack below it is that of a crash
         if is_timeout := body.startswith("Timeout ("):
             self._timeouts.add(rank)
-        if is_header := rank not in self._crashed and bool(_THREAD.match(body)):
+        is_crash = rank in self._crashed and body.startswith("Current thread")
+        if is_header := (rank not in self._crashed or is_crash) and bool(_THREAD.match(body)):
             self._stacks[rank] = Stack(
                 Traceback(lines=[body]), line, progress, rank in self._timeouts or "most recent call first" not in body
             )
+            if is_crash:
+                self.crashes[self._crashed[rank]] = self._stacks[rank]
         elif rank in self._stacks and not body.startswith("  "):
             del self._stacks[rank]
             if body.strip() and not is_timeout:  # an empty line separates the threads of a dump
@@ -94,17 +113,25 @@ class DumpReader:
 
     def _add(self, stack: Stack, body: str) -> None:
         traceback = stack.traceback
+        if not stack.library and (native := _NATIVE_FRAME.match(body)):
+            self._stacks[stack.line.rank] = stack._replace(library=native["library"])
         if len(traceback.lines) > _MAX_LINES or not (found := _FRAME.match(body)):
             return
         traceback.lines.append(body)
         name, file = found["name"] or found["name2"], found["file"] or found["file2"]
         traceback.frames.insert(0, (file, int(found["line"] or found["line2"]), name))
+        self.waits_for_workers |= name == "_try_get_data"
+        # py-spy shows which threads use no processor. Workers without work wait for it outside of `fetch`.
+        is_busy = name == "_worker_loop" and any(each == "fetch" for *_, each in traceback.frames)
+        if is_busy and "(idle)" in stack.line.body:
+            traceback.frames = [(_mark_installed(own, ""), at, call) for own, at, call in traceback.frames]
+            self.workers[stack.line.number] = stack
         if name == "<module>":
             traceback.frames = [(_mark_installed(own, file), at, call) for own, at, call in traceback.frames]
-        if name not in _STARTS_PROGRAM or stack.line.rank is None:
+        if name not in _STARTS_PROGRAM or stack.line.rank is None or stack.line.rank in self._crashed:
             return
         # A signal also reaches the forks of the rank, such as the workers of a DataLoader.
-        if not any(frame[2] == "_worker_loop" or "popen_fork" in frame[0] for frame in traceback.frames):
+        if not stack.is_worker:
             before = self.last.get(stack.line.rank)
             has_moved = before is not None and (before.has_moved or before.place != stack.place)
             self.last[stack.line.rank] = stack._replace(has_moved=has_moved)
