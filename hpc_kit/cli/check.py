@@ -106,7 +106,7 @@ def _apply_fixes(
     report: CheckReport, text: str, file: str, *, write: bool, form: str, request: JobRequest
 ) -> CheckReport:
     """Print the edits of a script as a diff, write them, and return the report on the edited script."""
-    from hpc_kit.check.edits import apply_edits, format_diff
+    from hpc_kit.check.text_edits import apply_edits, format_diff
 
     fixed = apply_edits(text, (edit for finding in report.findings for edit in finding.edits))
     diff = format_diff(text, fixed, report.name)

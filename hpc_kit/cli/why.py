@@ -19,7 +19,7 @@ from hpc_kit.slurm.states import JobState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpc_kit.runs.why.answers import Verdict
+    from hpc_kit.runs.why.verdicts import Verdict
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.slurm.partitions import ListedPartition
 
@@ -56,7 +56,7 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
 
 
 def _explain_files(paths: list[Path]) -> list[tuple[list[str], Verdict]]:
-    from hpc_kit.runs.why.elements import explain_elements
+    from hpc_kit.runs.why.array_elements import explain_elements
 
     for path in paths:
         if not path.exists():
@@ -69,8 +69,8 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
     from hpc_kit.cli.logs import query_statuses
     from hpc_kit.cli.run_lookup import client_of_run, find_run
     from hpc_kit.runs.outcome import read_state
-    from hpc_kit.runs.why.elements import group_verdicts
-    from hpc_kit.runs.why.of_run import explain_run
+    from hpc_kit.runs.why.array_elements import group_verdicts
+    from hpc_kit.runs.why.run_evidence import explain_run
 
     run, session = find_run(word, cluster)
     elements = run.elements()
@@ -101,7 +101,7 @@ def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence
 
 def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
     """Print the answers: verdicts with the ids of the array elements that they are about."""
-    from hpc_kit.runs.why.elements import name_elements
+    from hpc_kit.runs.why.array_elements import name_elements
     from hpc_kit.runs.why.report import verdict_json, verdict_rows
 
     if as_json:

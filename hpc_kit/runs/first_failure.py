@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.runs.run_folders import Run
-    from hpc_kit.runs.why.answers import Verdict
+    from hpc_kit.runs.why.verdicts import Verdict
     from hpc_kit.slurm.job_status import JobStatus
 
 TAIL_LINES = 20
@@ -58,8 +58,8 @@ def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.
 
     `status` is None if the scheduler does not know the job; `state` is then its state.
     """
-    from hpc_kit.runs.why.of_run import explain_run
     from hpc_kit.runs.why.report import mask_secrets
+    from hpc_kit.runs.why.run_evidence import explain_run
 
     state = status.state if status and status.state is not JobState.UNKNOWN else state
     marker, end = read_first_failure(run.folder), run.end_marker()

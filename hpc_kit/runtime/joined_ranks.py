@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime import first_failure, watchdog
-from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
+from hpc_kit.runtime.launchers.variable_conflicts import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.rendezvous.ended_without_group import EndsWithoutGroup
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.launchers.other_variables import has_own_gpu
+from hpc_kit.runtime.launchers.variable_conflicts import has_own_gpu
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.master_host import expected_hosts
 from hpc_kit.runtime.variables import NODE_RANK, RANK_VARIABLES, TORCH_VARIABLES

@@ -34,7 +34,7 @@ from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, take_stacks
 from hpc_kit.runtime.variables import positive_seconds
-from hpc_kit.runtime.waiting import NodeShares, WaitSampler
+from hpc_kit.runtime.wait_sampler import NodeShares, WaitSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

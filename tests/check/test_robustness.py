@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.edits import apply_edits
 from hpc_kit.check.rules import Finding, check
+from hpc_kit.check.text_edits import apply_edits
 from tests.check.test_corpus import CORPUS
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\n"

@@ -14,7 +14,7 @@ import pytest
 from hpc_kit.runs import first_failure
 from hpc_kit.runs.first_failure import find_failure, signal_name
 from hpc_kit.runs.run_folders import Run, open_run
-from hpc_kit.runs.why.of_run import explain_run
+from hpc_kit.runs.why.run_evidence import explain_run
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 

@@ -25,15 +25,15 @@ from hpc_kit.runtime import resolve, watchdog
 from hpc_kit.runtime.flight_recorder import latest_collectives
 from hpc_kit.runtime.rendezvous.network import free_port
 from hpc_kit.runtime.stack_comparison import compare_stacks
-from hpc_kit.runtime.waiting import NodeShares, is_communicating
+from hpc_kit.runtime.wait_sampler import NodeShares, is_communicating
 from hpc_kit.runtime.watchdog import Progress
 from tests.runtime.launches import Step
 
 QUICK = """
 import os, signal, sys, time
-from hpc_kit.runtime import waiting, watchdog
+from hpc_kit.runtime import wait_sampler, watchdog
 watchdog._POLL_SECONDS, watchdog._WRITE_SECONDS, watchdog._COMPARE_SECONDS = 0.1, 0.2, 1.5
-waiting._PAUSES, waiting._LEAST_WATCHED = (0.002, 0.01), 0.5
+wait_sampler._PAUSES, wait_sampler._LEAST_WATCHED = (0.002, 0.01), 0.5
 import hpc_kit
 from torch import distributed as dist, ones
 with hpc_kit.distributed() as world:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpc_kit.runs.why import explain
-from hpc_kit.runs.why.answers import Verdict
+from hpc_kit.runs.why.verdicts import Verdict
 
 FOLDER = Path(__file__).parent
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.runs.why import explain
-from hpc_kit.runs.why.answers import Verdict
 from hpc_kit.runs.why.report import mask_secrets, verdict_json, verdict_rows
+from hpc_kit.runs.why.verdicts import Verdict
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/u/train.py", line 9, in main

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hpc_kit.runs.why.reading import has_trigger
+from hpc_kit.runs.why.log_reader import has_trigger
 from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
 
 RULES = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Origin, Pipeline, SimpleCommand, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
@@ -17,6 +16,7 @@ from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
 from hpc_kit.check.rules.set_up import sets
 from hpc_kit.check.rules.steps import never_ends
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.option_values import parse_dependency
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from hpc_kit.check.bash_syntax import Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, may_be_several
 from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.text_edits import Edit
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import FIRST_NODE, ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_nodes, parse_count, size_of_job

@@ -9,12 +9,12 @@ from itertools import takewhile
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.shell_code import CONTAINERS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, Protocol
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.edits import Edit
+from hpc_kit.check.text_edits import Edit
 
 Severity = Literal["error", "warning"]
 

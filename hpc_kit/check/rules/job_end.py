@@ -11,10 +11,10 @@ from typing import NamedTuple
 from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, Word, parse, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.text_edits import Edit
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({

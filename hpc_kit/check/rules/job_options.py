@@ -10,11 +10,11 @@ from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, Severity, rule
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS

@@ -9,12 +9,12 @@ from pathlib import PurePath
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TaskVariableUse
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.sizes import JobSize
 from hpc_kit.spec.shell_code import CONTAINERS
 

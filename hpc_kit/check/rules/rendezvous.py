@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Assignment, Origin, Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
-from hpc_kit.check.edits import Edit, delete_line
 from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.set_up import sets
+from hpc_kit.check.text_edits import Edit, delete_line
 from hpc_kit.slurm.sizes import size_of_job
 
 EPHEMERAL = (32768, 60999)

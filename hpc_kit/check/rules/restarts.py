@@ -9,11 +9,11 @@ from pathlib import PurePath
 from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.files import OWN_DISK
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.text_edits import Edit
 
 _REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
 

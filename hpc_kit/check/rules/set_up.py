@@ -12,10 +12,10 @@ from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin, Word, program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
 
 _MODULES = frozenset({"ml", "module"})

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hpc_kit.runs.why.answers import Verdict
     from hpc_kit.runs.why.slurm_tables import JobRow
+    from hpc_kit.runs.why.verdicts import Verdict
 
 
 def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
@@ -23,6 +23,6 @@ def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
         paths: Logs of any kind, outputs of Slurm's commands, the script, or folders with such files.
         rows: States of the job that the scheduler has given.
     """
-    from hpc_kit.runs.why.elements import explain_elements, merge_groups
+    from hpc_kit.runs.why.array_elements import explain_elements, merge_groups
 
     return merge_groups(explain_elements(paths, rows))

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import EXCEPTION, FATAL, KERNEL, LINE, SYSTEM, VICTIMS, WARNING, Event, TaskEnd
+from hpc_kit.runs.why.evidence import EXCEPTION, FATAL, KERNEL, LINE, SYSTEM, VICTIMS, WARNING, Event, TaskEnd
 from hpc_kit.runs.why.rules import DIRECT, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.states import JobState
@@ -15,8 +15,8 @@ from hpc_kit.slurm.states import JobState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpc_kit.runs.why.events import Evidence, Strength
-    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.evidence import Evidence, Strength
+    from hpc_kit.runs.why.log_reader import Line
     from hpc_kit.runs.why.rules import Kind
     from hpc_kit.runs.why.slurm_tables import JobRow
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import DEADLY, STATE_ORDER, explains, had_progress_between
-from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
+from hpc_kit.runs.why.evidence import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
 from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
 from hpc_kit.runs.why.rules import DIRECT
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.events import Event
+    from hpc_kit.runs.why.evidence import Event
     from hpc_kit.runs.why.rules import Confidence
 
 CLEAR = 55

@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.answers import (
+from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
+from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
+from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
+from hpc_kit.runs.why.failure_place import place_of
+from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
+from hpc_kit.runs.why.rules import DIRECT, fill_template
+from hpc_kit.runs.why.verdicts import (
     NO_FAILURE,
     Verdict,
     describe_rank,
@@ -18,16 +24,10 @@ from hpc_kit.runs.why.answers import (
     verdict_of,
     waiting_verdict,
 )
-from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
-from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
-from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
-from hpc_kit.runs.why.places import place_of
-from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.events import Evidence
+    from hpc_kit.runs.why.evidence import Evidence
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 _LAUNCHERS = re.compile(

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import (
+from hpc_kit.runs.why.evidence import (
     LINE,
     VICTIMS,
     WARNING,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.log_reader import Line
 
 ANALYSIS_ORDER = 1 << 30
 """Order of events that come from a comparison of the ranks."""

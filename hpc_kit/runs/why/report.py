@@ -10,7 +10,7 @@ from hpc_kit.spec.secrets import MASK, looks_secret, mask_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hpc_kit.runs.why.answers import Verdict
+    from hpc_kit.runs.why.verdicts import Verdict
 
 TRACEBACK_LINES = 30
 """Lines of the traceback on the page; the document has all."""

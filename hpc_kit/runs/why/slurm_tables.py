@@ -11,7 +11,7 @@ from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.log_reader import Line
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from hpc_kit.runs.why.tracebacks import Traceback
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.log_reader import Line
 
 _THREAD = re.compile(
     r"(?:Current thread|Thread) 0x[0-9a-fA-F]+.{0,80}\(most recent call first\):|Thread \w+ \([\w+]+\)"

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from hpc_kit.runs.why.reading import SOFTENED, SUCCESS
+from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS
 from hpc_kit.runs.why.rules import DIRECT, Match, match_line, rule_named
 from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpc_kit.runs.why.reading import Line, ShapeMemory
+    from hpc_kit.runs.why.log_reader import Line, ShapeMemory
 
 MAX_MESSAGE_LINES = 30
 MAX_TRACEBACK_LINES = 200

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment, LauncherError
-from hpc_kit.runtime.launchers import inherited_variables, other_variables, slurm_step
+from hpc_kit.runtime.launchers import inherited_variables, slurm_step, variable_conflicts
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.mpirun import from_mpi
 from hpc_kit.runtime.launchers.single_process import single_process
@@ -153,7 +153,7 @@ def resolve(environ: Mapping[str, str]) -> World:
     for launcher in [_requested_launcher(choice)] if choice else _candidate_launchers(environ):
         world = launcher(environ)
         if world is not None:
-            return replace(world, ignored=world.ignored + other_variables.describe_removed(removed, choice))
+            return replace(world, ignored=world.ignored + variable_conflicts.describe_removed(removed, choice))
     raise IncompleteEnvironment(
         f"{CHOICE} = {choice}, but {choice} has not started this process",
         found="none of the variables that it sets",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import other_variables, slurm_step
+from hpc_kit.runtime.launchers import slurm_step, variable_conflicts
 from hpc_kit.runtime.launchers.mpi_variables import (
     LAUNCHERS_WITHOUT_SIZE,
     MPI_LAUNCHERS,
@@ -47,8 +47,8 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
         if in_step and _is_inherited_by_later_step(environ, world, family):
             raise _contradiction(environ, world, names)
         warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
-        agrees = other_variables.check_agreement(environ, world)
-        ignored = world.ignored + other_variables.compare_local_rank(environ, world)
+        agrees = variable_conflicts.check_agreement(environ, world)
+        ignored = world.ignored + variable_conflicts.compare_local_rank(environ, world)
         return replace(world, warnings=warnings, agrees=agrees, ignored=ignored)
     _refuse_half_set(environ)
     return None
@@ -57,7 +57,7 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
 def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: RankVariables) -> tuple[str, ...]:
     """Warn in a batch shell that may have inherited the variables of a rank of mpirun that called sbatch."""
     tasks = optional_int(environ, "SLURM_NTASKS")
-    if tasks is None or world.world_size <= tasks or not other_variables.was_submitted_here(environ):
+    if tasks is None or world.world_size <= tasks or not variable_conflicts.was_submitted_here(environ):
         return ()
     variables = format_variables(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
     return (f"more ranks than the job has tasks: {variables}; unset {names.rank} if it is the submitter's",)
@@ -87,7 +87,7 @@ def _refuse_half_set(environ: Mapping[str, str]) -> None:
 
 def _may_be_set_by_srun(environ: Mapping[str, str], name: str) -> bool:
     if name == "PMIX_RANK":
-        foreign = other_variables.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
+        foreign = variable_conflicts.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
         return foreign or not environ.get("PMIX_NAMESPACE", "").startswith("prte")
     return name != "PMI_ID" or bool(environ.get("PMI_RANK")) or not environ.get("MPI_LOCALRANKID")
 
@@ -123,7 +123,7 @@ def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) 
             "master_addr": "MASTER_ADDR, set by the job" if environ.get("MASTER_ADDR") else unknown,
             "master_port": f"from {key}",
         },
-        ignored=other_variables.ignored_by_mpi(environ),
+        ignored=variable_conflicts.ignored_by_mpi(environ),
         hosts=hosts_of_job(environ),
     ).checked()
 
@@ -169,7 +169,7 @@ def _step(environ: Mapping[str, str], world: World) -> World | None:
 
 def _foreign_evidence(environ: Mapping[str, str], names: RankVariables) -> bool:
     """Return evidence that the variables name a host of another job, because a rank of mpirun called sbatch."""
-    return any(other_variables.names_another_job(environ, environ.get(name, "")) for name in names.host)
+    return any(variable_conflicts.names_another_job(environ, environ.get(name, "")) for name in names.host)
 
 
 def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:

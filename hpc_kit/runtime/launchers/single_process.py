@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers import other_variables, slurm_step
+from hpc_kit.runtime.launchers import slurm_step, variable_conflicts
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
-from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
+from hpc_kit.runtime.launchers.variable_conflicts import MISSING_SRUN
 from hpc_kit.runtime.variables import CHOICE, format_variables, optional_int
 from hpc_kit.runtime.world import World
 
@@ -42,7 +42,7 @@ def single_process(environ: Mapping[str, str]) -> World:
             "master_port": "any free",
         },
         warnings=() if environ.get(CHOICE) else (*_unused_launch_warnings(environ), *_rejected_variables(environ)),
-        ignored=other_variables.ignored_by_single(environ),
+        ignored=variable_conflicts.ignored_by_single(environ),
     )
 
 
@@ -61,7 +61,7 @@ def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Warn about variables of one rank among several that do not count here."""
-    on_a_node = other_variables.was_submitted_on_a_node(environ)
+    on_a_node = variable_conflicts.was_submitted_on_a_node(environ)
     sizes = {names.rank: names.size for names in MPI_LAUNCHERS.values()} | {"RANK": "WORLD_SIZE"}
     for rank, size in sizes.items():
         if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:

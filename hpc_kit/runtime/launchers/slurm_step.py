@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import other_variables
+from hpc_kit.runtime.launchers import variable_conflicts
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.network import is_loopback
 from hpc_kit.runtime.variables import master_port, optional_int, read_hosts, required_int, step_counts
@@ -113,11 +113,11 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         },
         hosts=step.hosts,
         tasks_per_node=step.tasks_per_node,
-        ignored=other_variables.ignored_by_step(environ),
+        ignored=variable_conflicts.ignored_by_step(environ),
     ).checked()
-    agrees, ignored = other_variables.compare_pmi(environ, world)
-    ignored = (*world.ignored, *ignored, *other_variables.compare_local_rank(environ, world))
-    world = replace(world, agrees=other_variables.check_agreement(environ, world) + agrees, ignored=ignored)
+    agrees, ignored = variable_conflicts.compare_pmi(environ, world)
+    ignored = (*world.ignored, *ignored, *variable_conflicts.compare_local_rank(environ, world))
+    world = replace(world, agrees=variable_conflicts.check_agreement(environ, world) + agrees, ignored=ignored)
     return _with_master_address(environ, world, step)
 
 
@@ -174,7 +174,7 @@ def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
     counts = (("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"))
     others = [job for job, of_step in counts if environ.get(job) and environ[job] != environ.get(of_step)]
     submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
-    if others and (submitter in step.hosts or other_variables.is_outside_job(environ, step.hosts)):
+    if others and (submitter in step.hosts or variable_conflicts.is_outside_job(environ, step.hosts)):
         return f"{others[0]} = {environ[others[0]]} beside a step of another job, {environ['SLURM_STEP_NODELIST']}"
     return None
 

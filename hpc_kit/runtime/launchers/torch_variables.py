@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import other_variables, slurm_step
+from hpc_kit.runtime.launchers import slurm_step, variable_conflicts
 from hpc_kit.runtime.variables import (
     TORCH_VARIABLES,
     format_variables,
@@ -67,7 +67,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
     """
     if not environ.get("RANK") and environ.get("WORLD_SIZE", "1").strip() in {"", "1"}:
         return None
-    if other_variables.names_another_job(environ, environ.get("MASTER_ADDR", "")):
+    if variable_conflicts.names_another_job(environ, environ.get("MASTER_ADDR", "")):
         return None  # a batch shell of a job that a rank of another job submitted
     of_rank = "LOCAL_RANK" if _is_on_first_node(environ) else "RANK"
     rank = required_int(environ, of_rank, beside="WORLD_SIZE")
@@ -95,7 +95,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         key=f"env {address}:{port}, size {size}",
         sources=TORCH_VARIABLES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
         warnings=_shell_warnings(environ, rank, size),
-        ignored=other_variables.mpi_lookalikes(environ),
+        ignored=variable_conflicts.mpi_lookalikes(environ),
     ).checked()
 
 
@@ -108,7 +108,7 @@ def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[s
     if not shell or slurm_step.reason_not_in_step(environ) is None:
         return ()
     variables = format_variables(environ, "RANK", "WORLD_SIZE")
-    instead = other_variables.MISSING_SRUN
+    instead = variable_conflicts.MISSING_SRUN
     return (f"{variables} are those of the job's shell; unless others start the other ranks, {instead}",)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import other_variables, slurm_step
+from hpc_kit.runtime.launchers import slurm_step, variable_conflicts
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.rendezvous.network import is_loopback
 from hpc_kit.runtime.variables import (
@@ -35,7 +35,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if not run or not any(environ.get(name) for name in _EVIDENCE):
         return None
-    foreign = other_variables.names_another_job(environ, environ.get("MASTER_ADDR", ""))
+    foreign = variable_conflicts.names_another_job(environ, environ.get("MASTER_ADDR", ""))
     if foreign and slurm_step.reason_not_in_step(environ) is not None:
         return None  # a batch shell of a job that a worker of torchrun submitted
     beside = "TORCHELASTIC_RUN_ID"
@@ -63,7 +63,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
         key=f"run {run}, restart {restart}, {environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
         sources=TORCH_VARIABLES,
         warnings=warnings,
-        ignored=other_variables.ignored_by_worker(environ),
+        ignored=variable_conflicts.ignored_by_worker(environ),
     ).checked()
 
 
@@ -154,7 +154,7 @@ def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[st
             "or unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID in the batch script;\n"
             "or HPC_KIT_LAUNCHER=torchrun, where they are right",
         )
-    if not other_variables.was_submitted_here(environ):
+    if not variable_conflicts.was_submitted_here(environ):
         return ()
     variables = format_variables(environ, "GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_HOST")
     return (f"more agents than the job has nodes: {variables}; unset TORCHELASTIC_RUN_ID if it is the submitter's",)

@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import explains
-from hpc_kit.runs.why.events import EXCEPTION, VICTIMS, WARNING, script_options
-from hpc_kit.runs.why.reading import natural_order
+from hpc_kit.runs.why.evidence import EXCEPTION, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.log_reader import natural_order
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.sizes import size_of_job
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.events import Event, TaskEnd
+    from hpc_kit.runs.why.evidence import Event, TaskEnd
 
 _NAMES_NO_HOST = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}|localhost(?:\.localdomain)?")
 """The host name that Docker gives to a container, and the one that every host has."""

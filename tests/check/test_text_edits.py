@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.check.batch_script import BatchScript, Site
-from hpc_kit.check.edits import Edit, apply_edits, format_diff
 from hpc_kit.check.rules import check
+from hpc_kit.check.text_edits import Edit, apply_edits, format_diff
 from hpc_kit.slurm.versions import SlurmVersion
 
 HEAD = "#!/bin/bash\n"

@@ -6,22 +6,22 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.answers import UNKNOWN
 from hpc_kit.runs.why.attempt import rows_of_job
-from hpc_kit.runs.why.collecting import add_file
 from hpc_kit.runs.why.decision import decide
-from hpc_kit.runs.why.events import Evidence
-from hpc_kit.runs.why.of_run import add_first_failure
-from hpc_kit.runs.why.reading import find_logs, natural_order
+from hpc_kit.runs.why.evidence import Evidence
+from hpc_kit.runs.why.log_collector import add_file
+from hpc_kit.runs.why.log_reader import find_logs, natural_order
+from hpc_kit.runs.why.run_evidence import add_first_failure
+from hpc_kit.runs.why.verdicts import UNKNOWN
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hpc_kit.runs.why.answers import Verdict
-    from hpc_kit.runs.why.reading import LogFile
+    from hpc_kit.runs.why.log_reader import LogFile
     from hpc_kit.runs.why.slurm_tables import JobRow
+    from hpc_kit.runs.why.verdicts import Verdict
 
 MAX_NAMED = 12
 """Elements that a sentence names."""

@@ -8,12 +8,12 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from hpc_kit.runs.why.reading import ShapeMemory
+from hpc_kit.runs.why.log_reader import ShapeMemory
 from hpc_kit.runs.why.rules import Match, Rule, rule_named
 from hpc_kit.slurm.directives import find_directive_options
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.log_reader import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
     from hpc_kit.runs.why.stack_dumps import Stack
     from hpc_kit.runs.why.tracebacks import Traceback

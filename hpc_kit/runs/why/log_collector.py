@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from hpc_kit.runs.why.events import (
+from hpc_kit.runs.why.evidence import (
     C10D,
     EXCEPTION,
     HANDLED_AFTER,
@@ -26,7 +26,7 @@ from hpc_kit.runs.why.events import (
     signal_text,
     specify_exit_code,
 )
-from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
+from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
@@ -36,7 +36,7 @@ from hpc_kit.runs.why.translations import translate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hpc_kit.runs.why.reading import Line, LogFile, ShapeMemory
+    from hpc_kit.runs.why.log_reader import Line, LogFile, ShapeMemory
     from hpc_kit.runs.why.tracebacks import Traceback
 
 MAX_REPEATS = 300

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING, script_options
-from hpc_kit.runs.why.figures import add_figures, describe_foreign_memory, used_up_memory
-from hpc_kit.runs.why.places import has_several_hosts, hosts_of, place_of, same_host
+from hpc_kit.runs.why.evidence import KERNEL, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.failure_place import has_several_hosts, hosts_of, place_of, same_host
+from hpc_kit.runs.why.memory_figures import add_figures, describe_foreign_memory, used_up_memory
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.nodelist import fold
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.events import Event
-    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.evidence import Event
+    from hpc_kit.runs.why.log_reader import Line
     from hpc_kit.runs.why.rules import Rule
     from hpc_kit.runs.why.slurm_tables import JobRow
 

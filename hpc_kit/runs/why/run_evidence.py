@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
 from hpc_kit.runs.progress import read_hosts
-from hpc_kit.runs.why.answers import UNKNOWN, Verdict
-from hpc_kit.runs.why.collecting import add_file
 from hpc_kit.runs.why.decision import decide
-from hpc_kit.runs.why.events import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
-from hpc_kit.runs.why.reading import Line, LogFile, seconds_of_year
+from hpc_kit.runs.why.evidence import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
+from hpc_kit.runs.why.log_collector import add_file
+from hpc_kit.runs.why.log_reader import Line, LogFile, seconds_of_year
 from hpc_kit.runs.why.rules import match_line
 from hpc_kit.runs.why.slurm_tables import JobRow
+from hpc_kit.runs.why.verdicts import UNKNOWN, Verdict
 from hpc_kit.slurm.nodelist import expand, fold
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version

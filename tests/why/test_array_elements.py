@@ -1,4 +1,4 @@
-"""`hpc_kit.runs.why.elements`: the elements of a job array are separate jobs, and their indices are no ranks."""
+"""`hpc_kit.runs.why.array_elements`: the elements of a job array are separate jobs, and their indices are no ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.runs.why import explain
-from hpc_kit.runs.why.elements import explain_elements
+from hpc_kit.runs.why.array_elements import explain_elements
 
 STEPS = "".join(f"step {step} loss {3 - step / 10:.2f}\n" for step in range(9))
 DONE = STEPS + "Training finished\n"
