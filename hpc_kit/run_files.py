@@ -54,7 +54,7 @@ VERDICT = "verdict.json"
 PREFLIGHT = "preflight"
 """Folder of the measurements before the training: `node-<name>.json` of each node, `verdict.json` and `excluded`."""
 
-ENDED_WITHOUT_GROUP = "ended-without-group"
+ENDED_WITHOUT_TORCH = "ended-without-torch"
 """Folder of the ranks that ended successfully before they imported torch, under `python -m hpc_kit.runtime`. A JSON
 object in each file: `rank-<n>` contains the number of such ends of a rank; `program-<n>` contains rank, host and launch
 of a rank that ended its nth program. Each such rank writes the second file; the last one counts.

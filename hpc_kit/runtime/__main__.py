@@ -199,7 +199,7 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             command.replace_this_process()
         _run_program(command)
     else:
-        with joined_ranks.ranks_joined_for_group(
+        with joined_ranks.ranks_joined_with_torch(
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)

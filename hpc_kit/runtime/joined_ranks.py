@@ -1,4 +1,4 @@
-"""Joins this process to the other ranks of its launch: before its first process group, or inside a `with` block."""
+"""Joins this process to the other ranks of its launch: with torch's import, or inside a `with` block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime import first_failure, watchdog
 from hpc_kit.runtime.launchers.variable_conflicts import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
-from hpc_kit.runtime.rendezvous.ended_without_group import EndsWithoutGroup
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
 from hpc_kit.runtime.torch_environment import environment_set, set_variables, torch_variables
 from hpc_kit.runtime.torch_import import after_torch_import, import_torch_quietly, require_torch
@@ -44,7 +44,7 @@ _current: list[Meeting] = []
 def current_meeting() -> Meeting | None:
     """Return the meeting of `python -m hpc_kit.runtime` or of an outer `distributed()`, or None.
 
-    The meeting that waits for the first process group takes place now.
+    The meeting that waits for the import of torch takes place now.
     """
     _join_postponed()
     return _current[-1] if _current else None
@@ -55,45 +55,35 @@ _postponed: list[Callable[[], None]] = []
 
 def _join_postponed() -> None:
     if _postponed:
-        _postponed[-1]()
+        _postponed.pop()()
 
 
 @contextmanager
-def ranks_joined_for_group(
+def ranks_joined_with_torch(
     world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
 ) -> Iterator[None]:
-    """Like `joined_ranks`, but the ranks meet when the program calls `init_process_group`.
+    """Like `joined_ranks`, but the ranks meet when the program imports torch.
 
-    A rank that creates no process group does not meet other ranks. It notes its end, so that no rank waits for it.
-    Before the meeting, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
+    A rank without torch does not meet other ranks. It notes its end, so that no rank waits for it.
+    Before the import, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
     try.
     """
     early = torch_variables(world, os.environ, is_expected=True, starts_ranks=starts_ranks)
     before = {name: os.environ.get(name) for name in early}
-    process = os.getpid()
 
     def join() -> None:
-        if os.getpid() != process:
-            return  # a process that the program has forked is no rank
-        _postponed.remove(join)
         by_program = {name: os.environ.get(name) for name, value in early.items() if os.environ.get(name) != value}
         set_variables(before)
         stack.enter_context(joined_ranks(world, timeout, program, starts_ranks=starts_ranks))
         set_variables(by_program)
 
-    def prepare_torch() -> None:
-        if world.world_size == 1:
-            join()
-        else:
-            backend.install(current_meeting, started_by_mpi=world.launcher == "mpi")
-
     set_variables(early)
     _postponed.append(join)
     try:
-        with ExitStack() as stack, after_torch_import(prepare_torch):
+        with ExitStack() as stack, after_torch_import(_join_postponed):
             yield
         if join in _postponed:
-            EndsWithoutGroup(world, os.environ).record()
+            EndsWithoutTorch(world, os.environ).record()
     finally:
         if join in _postponed:
             _postponed.remove(join)

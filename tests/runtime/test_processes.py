@@ -340,13 +340,10 @@ def test_plain_variables_start_an_unchanged_program(launch: Launch) -> None:
     assert [(task.out, task.err) for task in launch.tasks] == [("0 2.0 0\n", ""), ("1 2.0 1\n", "")]
 
 
-STARTED = "import torch.distributed as dist; dist.init_process_group('gloo'); print('started')"
-
-
 @pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
 def test_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch, start: str) -> None:
     environs = step_of(1, 1).environs() if start == "a Slurm step" else plain_variables()
-    program = launch.program(STARTED)
+    program = launch.program("import torch; print('started')")
     launch.start(environs[:1], "-m", "hpc_kit.runtime", program, HPC_KIT_TIMEOUT="1")
     assert launch.wait() == [1]
     assert launch.tasks[0].out == ""
@@ -360,7 +357,9 @@ def test_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch,
 @pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
 def test_a_late_rank_0_is_the_first_failure(launch: Launch, start: str) -> None:
     environs = step_of(1, 1).environs() if start == "a Slurm step" else plain_variables()
-    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program(STARTED), HPC_KIT_TIMEOUT="1")
+    launch.start(
+        environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1"
+    )
     assert launch.wait() == [1]
     first = read_first_failure(launch.run)
     assert first is not None
@@ -374,7 +373,7 @@ def test_a_late_agent_of_torchrun_is_the_first_failure(launch: Launch) -> None:
         "hpc_kit.runtime.torchrun",
         "--nnodes=2",
         "--nproc-per-node=2",
-        launch.program(STARTED),
+        launch.program("import torch; print('started')"),
     )
     launch.start(step_of(1, 1).environs()[:1], *words, HPC_KIT_TIMEOUT="1")
     assert launch.wait() == [1]
@@ -420,7 +419,7 @@ def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(
     late += "sys.argv[1:] = [os.environ['PROGRAM']]; runpy.run_module('hpc_kit.runtime', run_name='__main__')"
     (launch.folder / "late.py").write_text(late)
     words = ("-m", "torch.distributed.run", "--nproc-per-node=2", str(launch.folder / "late.py"))
-    launch.start([{}], *words, PROGRAM=launch.program(STARTED), HPC_KIT_TIMEOUT="1")
+    launch.start([{}], *words, PROGRAM=launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1")
     assert launch.wait() == [1]
     log = (launch.run / "rank-0.log").read_text()
     assert log.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
@@ -431,7 +430,9 @@ def test_a_master_address_that_does_not_resolve_is_reported_in_time(launch: Laun
     host = "no-such-host.invalid"
     step = Step.of(1, 1, hosts=(host, "127.0.0.2"), job=str(next(NUMBERS)))
     environs = step.environs() if start == "a Slurm step" else plain_variables(host)
-    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program(STARTED), HPC_KIT_TIMEOUT="1")
+    launch.start(
+        environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1"
+    )
     assert launch.wait() == [1]
     assert launch.tasks[0].err.startswith(f"hpc-kit: the name {host} of rank 0's host does not resolve on ")
     assert f":  ADDRESS {host}   (its address on the network of the nodes);\n" in launch.tasks[0].err
@@ -452,29 +453,11 @@ def test_ranks_without_torch_do_not_wait_for_each_other(launch: Launch) -> None:
     assert (launch.tasks[0].out, launch.tasks[0].err) == ("1 2 0 127.0.0.1 True\n", "")
 
 
-IN_TURN = """
-import os, time
-data = os.environ["HPC_KIT_RUN"] + "/data"
-if os.environ["RANK"] == "0":
-    import torch
-    open(data, "w").close()
-else:
-    while not os.path.exists(data): time.sleep(0.1)
-    import torch
-"""
-
-
-def test_ranks_without_a_group_do_not_wait_for_each_other(launch: Launch) -> None:
-    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(IN_TURN))
-    assert launch.wait() == [0, 0]
-    assert [task.err for task in launch.tasks] == ["", ""]
-
-
-def test_a_rank_with_a_group_does_not_wait_for_one_that_ended_without_it(launch: Launch) -> None:
-    program = launch.program("import os, torch\nif os.environ['RANK'] == '0': torch.distributed.init_process_group()")
+def test_a_rank_that_imports_torch_does_not_wait_for_one_that_ended_without_it(launch: Launch) -> None:
+    program = launch.program("import os\nif os.environ['RANK'] == '0':\n    import torch")
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
     assert launch.wait() == [1, 0]
-    assert "rank 1 has ended without a process group, and rank 0 creates one" in launch.tasks[0].err
+    assert "rank 1 has ended without importing torch, and rank 0 imports it" in launch.tasks[0].err
 
 
 LATE_TORCH = """

@@ -66,8 +66,8 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     if _session.is_installed:
         return
     _session.is_installed = True
-    _replace("init_process_group", lambda function: _meet_first(_translate_argument(function)))
-    _replace("new_group", _translate_argument)
+    for name in ("init_process_group", "new_group"):
+        _replace(name, _translate_argument)
     if dist.is_mpi_available():
         return
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
@@ -92,16 +92,6 @@ def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     for module in (distributed_c10d, dist, device_mesh):
         if hasattr(module, name):
             setattr(module, name, wrapped)
-
-
-def _meet_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, which lets the ranks meet before the program's first group."""
-
-    def met(*args: Any, **kwargs: Any) -> Any:
-        _session.meeting()
-        return function(*args, **kwargs)
-
-    return met
 
 
 def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import network, node_comparison, store
-from hpc_kit.runtime.rendezvous.ended_without_group import EndsWithoutGroup
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.variables import WAIT_LONGER
 
@@ -165,7 +165,7 @@ def meet(
         program: The program of this process; the running program by default.
 
     Raises:
-        RendezvousError: Not all ranks came in time, or a rank has ended without a process group. The message names the
+        RendezvousError: Not all ranks came in time, or a rank has ended without importing torch. The message names the
             missing ranks.
         ContradictoryEnvironment: Two processes have the same rank, or the nodes do not run the same code.
     """
@@ -175,7 +175,7 @@ def meet(
     meeting_number = next(_meeting_numbers) if meeting_number is None else meeting_number
     node = network.this_node_name(environ)
     resolver = HostResolver(world, node, timeout, environ)
-    check_ended_ranks = EndsWithoutGroup(world, environ).check
+    check_ended_ranks = EndsWithoutTorch(world, environ).check
     with ExitStack() as until_all_have_come:
         token = store.launch_token(world, meeting_number, environ)
         if world.launcher in LAUNCHERS_WITH_STORE:

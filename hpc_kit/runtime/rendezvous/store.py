@@ -208,7 +208,7 @@ class StoreSearch:
 
         Raises:
             RendezvousError: The store was not found in time, the name of rank 0's host does not resolve, or
-                a rank has ended without a process group.
+                a rank has ended without importing torch.
         """
         resolver, world = self.resolver, self.resolver.world
         expected = expected_hosts(world, resolver.environ)

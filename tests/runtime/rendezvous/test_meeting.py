@@ -19,7 +19,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import (
-    ended_without_group,
+    ended_without_torch,
     master_host,
     network,
     store,
@@ -28,7 +28,7 @@ from hpc_kit.runtime.rendezvous import (
 from hpc_kit.runtime.rendezvous import (
     meeting as rendezvous,
 )
-from hpc_kit.runtime.rendezvous.ended_without_group import EndsWithoutGroup
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.world import World
 from tests.runtime.launches import Environ, Step, worker
@@ -227,14 +227,14 @@ def test_of_many_hosts_with_missing_ranks_the_first_are_named(job: str, monkeypa
 
 @pytest.fixture
 def two_ranks_of_a_run(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Environ]:
-    monkeypatch.setattr(ended_without_group, "_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(ended_without_torch, "_POLL_SECONDS", 0.1)
     return [environ | {"HPC_KIT_RUN": str(tmp_path)} for environ in Step.of(1, 1, hosts=NODES[:2], job=job).environs()]
 
 
 @pytest.mark.parametrize("ended", [0, 1])
-def test_a_rank_that_ended_without_group_ends_the_wait(ended: int, two_ranks_of_a_run: list[Environ]) -> None:
+def test_a_rank_that_ended_without_torch_ends_the_wait(ended: int, two_ranks_of_a_run: list[Environ]) -> None:
     ended_environ, waiting_environ = two_ranks_of_a_run[ended], two_ranks_of_a_run[1 - ended]
-    EndsWithoutGroup(resolve(ended_environ), ended_environ).record()
+    EndsWithoutTorch(resolve(ended_environ), ended_environ).record()
     (outcome,) = meet_all([waiting_environ], timeout=60)
     assert f"rank {ended} has ended without importing torch, and rank {1 - ended} imports it" in error_text(outcome)
     assert f"rank {ended} on {NODES[ended]} ended with exit code 0" in error_text(outcome)
@@ -242,7 +242,7 @@ def test_a_rank_that_ended_without_group_ends_the_wait(ended: int, two_ranks_of_
 
 def test_a_rank_that_ended_in_an_earlier_attempt_does_not_count(two_ranks_of_a_run: list[Environ]) -> None:
     first, second = two_ranks_of_a_run
-    EndsWithoutGroup(resolve(second), second).record()
+    EndsWithoutTorch(resolve(second), second).record()
     (outcome,) = meet_all([first | {"SLURM_RESTART_COUNT": "1"}], timeout=0.5)
     assert "1 of 2 ranks did not come" in error_text(outcome)
 
@@ -259,16 +259,16 @@ def test_the_end_of_an_earlier_program_without_torch_does_not_count(
     two_ranks_of_a_run: list[Environ],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ended_without_group, "_POLL_SECONDS", 0)
-    monkeypatch.setattr(ended_without_group, "_CHECKS_PER_SECOND", float("inf"))
+    monkeypatch.setattr(ended_without_torch, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(ended_without_torch, "_CHECKS_PER_SECOND", float("inf"))
     (first, environ), (second, other) = [(resolve(each), each) for each in launch(two_ranks_of_a_run)]
-    EndsWithoutGroup(first, environ).record()
-    check = EndsWithoutGroup(first, environ).check
+    EndsWithoutTorch(first, environ).record()
+    check = EndsWithoutTorch(first, environ).check
     # The slower rank ends the first program while the other one waits in the second.
-    EndsWithoutGroup(second, other).record()
+    EndsWithoutTorch(second, other).record()
     check()
-    EndsWithoutGroup(second, other).check()
-    EndsWithoutGroup(second, other).record()
+    EndsWithoutTorch(second, other).check()
+    EndsWithoutTorch(second, other).record()
     with pytest.raises(RendezvousError, match="rank 1 has ended without importing torch"):
         check()
 

@@ -1,4 +1,4 @@
-"""Ranks that end without a process group leave a note in the run folder, so that no rank waits for them."""
+"""Ranks that end without importing torch leave a note in the run folder, so that no rank waits for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import RendezvousError
-from hpc_kit.run_files import ENDED_WITHOUT_GROUP, RUN_VARIABLE, write_whole
+from hpc_kit.run_files import ENDED_WITHOUT_TORCH, RUN_VARIABLE, write_whole
 from hpc_kit.runtime.rendezvous.network import this_node_name
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ _CHECKS_PER_SECOND = 200
 """Checks of all ranks together, which is little work for the metadata server of a shared file system."""
 
 
-class EndsWithoutGroup:
+class EndsWithoutTorch:
     """The ends of this rank and of the others that have not met. Without a run folder, nothing is noted or found.
 
     The ranks of a launch may run several programs in turn, so each rank counts its ends: after n programs without
-    a group, it is in the next one, and earlier ends of other ranks mean nothing.
+    torch, it is in the next one, and earlier ends of other ranks mean nothing.
     """
 
     def __init__(self, world: World, environ: Mapping[str, str]) -> None:
         self._world, self._host, run = world, this_node_name(environ), environ.get(RUN_VARIABLE)
-        self._folder = Path(run, ENDED_WITHOUT_GROUP) if run and world.world_size > 1 else None
+        self._folder = Path(run, ENDED_WITHOUT_TORCH) if run and world.world_size > 1 else None
         # All attempts of a job have the same run folder.
         attempt = environ.get("HPC_KIT_ATTEMPT") or environ.get("SLURM_RESTART_COUNT", "0")
         self._launch = f"{world.key}, attempt {attempt}"
@@ -56,7 +56,7 @@ class EndsWithoutGroup:
         """Read the note of other ranks if the last check was long enough ago.
 
         Raises:
-            RendezvousError: A rank of this launch has ended this program without creating a process group.
+            RendezvousError: A rank of this launch has ended this program without importing torch.
         """
         now = time.monotonic()
         if now < self._next_check:
@@ -65,9 +65,9 @@ class EndsWithoutGroup:
         note = self._read(f"program-{self._program}")
         if note.get("launch") == self._launch:
             raise RendezvousError(
-                f"rank {note['rank']} has ended without a process group, and rank {self._world.rank} creates one",
+                f"rank {note['rank']} has ended without importing torch, and rank {self._world.rank} imports it",
                 found=f"rank {note['rank']} on {note['host']} ended with exit code 0, and the ranks cannot meet",
-                remedy="call init_process_group on all ranks, also on those without work; or on none",
+                remedy="import torch on all ranks, also on those that do not use it; or on none",
             )
 
     def _read(self, name: str) -> dict[str, Any]:
