@@ -352,7 +352,10 @@ def _missing_module(name: str, folder: Path) -> str | None:
             if spec.origin and _MAKES_MODULES.search(Path(spec.origin).read_text(errors="replace")):
                 return None
         path = f"{path}.{rest.pop(0) if rest else '__main__'}"
-        spec = PathFinder.find_spec(path, spec.submodule_search_locations or [])
+        try:
+            spec = PathFinder.find_spec(path, spec.submodule_search_locations or [])
+        except KeyError:  # an inner package without __init__.py needs its outer package, imported
+            return None
     return path if spec is None else None
 
 

@@ -77,10 +77,10 @@ def _rank_of(node: ast.expr, values: dict[str, ast.expr], depth: int = 0) -> str
 _KNOWN_IMPORTS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "torchvision", "tqdm"}
 """Packages that set no variables of torch when they are imported."""
 
-_NAMES_RANKS = re.compile(
-    r"SLURM|OMPI|PMI|RANK['\"]\]\s*=[^=]|setdefault|environ\.update|putenv|Process|spawn|subprocess"
+_KNOWS_RANKS = re.compile(
+    r"\b(RANK|WORLD_SIZE)\b|SLURM|OMPI|PMI|\bmpi\b|environ\W*[|=]|environ\.\w*(update|set)|putenv|Process|spawn|subprocess"
 )
-"""Signs of a program that may set torch's variables itself, or in processes that it starts."""
+"""Signs of a program that asks for torch's variables, or may set them itself or in processes that it starts."""
 
 
 def line_that_needs_torch_variables(source: str) -> int | None:
@@ -92,7 +92,7 @@ def line_that_needs_torch_variables(source: str) -> int | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    if _NAMES_RANKS.search(source) or not _imported_packages(tree) <= _KNOWN_IMPORTS:
+    if _KNOWS_RANKS.search(source) or not _imported_packages(tree) <= _KNOWN_IMPORTS:
         return None
     calls = [node for node in ast.walk(tree) if _is_init(node)]
     conditional = {

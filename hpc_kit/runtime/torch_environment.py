@@ -59,7 +59,7 @@ def torch_variables(
     # Lightning starts its processes only where LOCAL_RANK is not set; where it is set, Lightning waits for processes
     # that are never started. Only the program knows how many ranks share the CPUs.
     exports.pop("OMP_NUM_THREADS", None)
-    return {**exports, **dict.fromkeys(RANK_VARIABLES)}
+    return {**exports, **dict.fromkeys(name for name in RANK_VARIABLES if name != NODE_RANK)}
 
 
 def gloo_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:

@@ -108,10 +108,11 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     ("dynamic.made", None), ("dynamic", None), ("torch.distributed.run", None), ("json.tool", None), ("pdb", None),
     ("mine.nope", "mine.nope"), ("nope", "nope"), ("nope.train", "nope"), ("mine", "mine.__main__"),
     ("mine.train.py", "mine.train.py"), ("mine/train.py", "mine/train"), ("plain.nope", "plain.nope"),
-    ("plain", "plain.__main__"), ("json.nope", "json.nope"),
+    ("plain", "plain.__main__"), ("json.nope", "json.nope"), ("plain.inner", None), ("plain.inner.train", None),
 ])  # fmt: skip
 def test_a_module_that_does_not_exist_is_refused(project: Path, module: str, missing: str | None) -> None:
-    for name in ("mine/__init__", "mine/train", "mine/sub/__init__", "mine/sub/__main__", "plain/train", "alone"):
+    for name in ("mine/__init__", "mine/train", "mine/sub/__init__", "mine/sub/__main__", "plain/train", "alone",
+                 "plain/inner/train", "plain/inner/__main__"):  # fmt: skip
         (project / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (project / f"{name}.py").write_text("raise SystemExit('imported')")
     (project / "dynamic").mkdir()
@@ -238,6 +239,9 @@ def test_a_program_of_plain_torch_needs_variables_that_srun_does_not_set(project
         "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())",
         "dist.init_process_group('gloo', 'tcp://localhost:2950')",
         "if 'RANK' in os.environ: dist.init_process_group('gloo')",
+        "if 'WORLD_SIZE' not in os.environ: return\n    dist.init_process_group('gloo')",
+        "dist.init_process_group('mpi')",
+        "os.environ |= {f'{name}_SIZE': '1' for name in ['WORLD']}; dist.init_process_group('gloo')",
         "os.environ['RANK'] = '0'; dist.init_process_group('gloo')",
         "rank = os.environ['SLURM_PROCID']; dist.init_process_group('gloo')",
         "import lightning; dist.init_process_group('gloo')",

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,6 +40,9 @@ from hpc_kit.runtime.restart.training_state import OBJECT, decode, module_tensor
 
 _STATE, _VALUES, _GROUP = "optimizer.state.model.", "optimizer.values.model.", "optimizer.group.model."
 """Prefixes of the names in the folder of a `Checkpointer`, see `training_state`."""
+
+_LOCK_SECONDS, _LOCK_PAUSE = 120.0, 0.1
+"""Seconds to wait while another job writes the same file, and between two looks."""
 
 
 def save_checkpoint(
@@ -235,11 +239,24 @@ def _write(state: dict[str, Any], path: Path) -> None:
 
 
 def _open_draft(draft: Path) -> BinaryIO:
-    """Open an empty draft, and wait while another job writes it. On a file system without locks, there is no wait."""
+    """Open an empty draft, and wait while another job writes it. On a file system without locks, there is no wait.
+
+    Raises:
+        OSError: Another job has not finished it in time.
+    """
+    until = time.monotonic() + _LOCK_SECONDS
     while True:
         file = os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            if time.monotonic() > until:
+                raise OSError(f"another job has been writing {draft} for {_LOCK_SECONDS:g} s") from None
+            time.sleep(_LOCK_PAUSE)
+            continue
+        except OSError:
+            pass  # a file system without locks
         # The other job may have renamed this file, which is then its checkpoint.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), draft.stat()):

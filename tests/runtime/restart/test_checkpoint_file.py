@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import itertools
 import os
@@ -25,8 +26,9 @@ from torch.optim import AdamW, Optimizer
 
 import hpc_kit
 from hpc_kit.errors import SpecError
+from hpc_kit.runtime.restart import checkpoint_file
 from hpc_kit.runtime.restart.checkpoint_file import main
-from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, publish
+from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, draft_of, publish
 from hpc_kit.runtime.restart.training_state import TrainingState
 from tests.conftest import ROOT
 
@@ -407,3 +409,14 @@ def test_the_plain_program_continues_and_its_file_continues_under_a_shipped_prog
         assert lines("plain_ddp.py", *few, "--steps", 6, "--checkpoint", tmp_path / name)[-1] == straight
     resumed = lines("ddp.py", *few, "--steps", 6, "--resume", tmp_path / "folder")
     assert resumed[0] == f"resume  step 4 of {tmp_path}/folder"
+
+
+def test_a_file_that_another_job_does_not_finish_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_file, "_LOCK_SECONDS", 0.3)
+    draft = draft_of(tmp_path / "model.pt")
+    with draft.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(SpecError, match="the checkpoint cannot be written") as caught:
+            hpc_kit.save_checkpoint(tmp_path / "model.pt", model=nn.Linear(2, 2))
+    assert "another job has been writing" in str(caught.value.found)
+    hpc_kit.save_checkpoint(tmp_path / "model.pt", model=nn.Linear(2, 2))
