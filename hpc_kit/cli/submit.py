@@ -97,8 +97,7 @@ def command(
     as well. Several jobs are all checked before the first is submitted.
 
     With --wait, the exit status is that of the job, also if the output goes to `head`. Ctrl-C stops the output, but not
-    the job. With --parsable or
-    --json, the command returns when the job is in the queue, and prints notes to stderr.
+    the job. With --parsable or --json, the command returns when the job is in the queue, and prints notes to stderr.
     """
     # As for `sbatch --wait | head`: all jobs are submitted, and the exit status is that of the job.
     click.get_current_context().meta[READER_GONE] = GO_ON
