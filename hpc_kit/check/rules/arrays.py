@@ -138,7 +138,10 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if array is None or directive is None:
         return
     index = _Index(script)
-    seen: set[str] = set()
+    # `read -a NAME` and `mapfile NAME` make a list of any length.
+    seen = {
+        text for step in script.commands if step.name in {"mapfile", "read", "readarray"} for text in step.texts[1:]
+    }
     selected: dict[str, _Selection] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
@@ -308,11 +311,9 @@ def unused_index(script: BatchScript) -> Iterator[Problem]:
     array, directive = _array_of(script), script.directive("array")
     if array is None or directive is None or array.at_once == 1 or script.sources_files:
         return
-    # A message in the log with the index changes nothing.
-    printing = (
-        step for step in script.commands if step.name in {"echo", "printf", "logger"} and "-v" not in step.texts
-    )
-    messages = {step.line for step in printing}
+    # A message in the log with the index changes nothing. The output of a function or block may go elsewhere.
+    printing = (step for step in script.commands if step.name in {"echo", "printf", "logger"} and not step.compounds)
+    messages = {step.line for step in printing if "-v" not in step.texts}
     code = [line for number, line in script.code_lines if number not in messages or re.search(r"[>|;&`]|\$\(", line)]
     texts = [*code, *(each.value for each in script.directive_options if each.name == "export")]
     training = script.training
