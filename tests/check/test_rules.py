@@ -627,7 +627,7 @@ BAD = [
         E,
         "each pass of the loop starts an agent with --node-rank=0",
     ),
-    Bad("KIT308", HEAD + "torchrun a.py &\nCUDA_VISIBLE_DEVICES=1 torchrun b.py\n", 3, E, "line 2 uses port 29500"),
+    Bad("KIT308", HEAD + "deepspeed a.py &\ndeepspeed --include localhost:1 b.py\n", 3, E, "line 2 uses port 29500"),
     Bad("KIT308", HEAD + "for i in 0 1; do torchrun --master-port=29601 t.py $i & done\n", 2, E, "uses port 29601"),
     Bad("KIT251", HEAD + '#SBATCH -a 0-1\nM="a b"\npython t.py ${M[$SLURM_ARRAY_TASK_ID]}\n', 4, E, "no list"),
     Bad("KIT252", HEAD + "#SBATCH -a 1-9\npython t.py --name $SLURM_ARRAY_JOB_ID\n", 3, W, "same command"),
@@ -638,7 +638,7 @@ BAD = [
         W,
         "line 3 uses GPU 0 at the same time",
     ),
-    Bad("KIT139", HEAD + 'L=(1,2)\nfor l in "${L[@]}"; do python t.py $l; done\n', 2, E, "this is one element"),
+    Bad("KIT139", HEAD + 'L=(1,2)\nfor l in "${L[@]}"; do python t.py $l; done\n', 2, W, "this is one element"),
     Bad("KIT125", HEAD + "module -q load cuda | tee log\npython t.py\n", 2, W, "effect of module load:"),
     Bad("KIT125", HEAD + "ml -q cuda/12.4\nml purge\npython t.py\n", 3, W, "takes back ml cuda/12.4 of line 2"),
     Bad(
@@ -1689,6 +1689,24 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT308", HEAD + "for k in 0 1; do\n  CUDA_VISIBLE_DEVICES=$k torchrun --nproc_per_node=2 t.py &\ndone\nwait\n"),
+    ("KIT308", HEAD + "accelerate launch --num_processes 1 a.py &\naccelerate launch --num_processes 1 b.py &\nwait\n"),
+    ("KIT308", HEAD + 'for c in a b; do\n  torchrun --master-port=29601 t.py $c & pid=$!\n  wait "$pid"\ndone\n'),
+    (
+        "KIT251",
+        HEAD + '#SBATCH -a 0-1\nL="a b"\nread -r -a L <<< "$L"\npython t.py ${L[$SLURM_ARRAY_TASK_ID]}\n',
+    ),
+    ("KIT411", HEAD + 'trap "rm -rf $TMPDIR/x" EXIT\nTMPDIR=/dev/shm python prepare.py\npython t.py\n'),
+    ("KIT411", HEAD + 'trap "rm -rf $TMPDIR/x" EXIT\nexport TMPDIR=/dev/shm\npython t.py\n'),
+    ("KIT411", HEAD + 'trap "rm -rf $stage" EXIT\nstage=/dev/shm python prepare.py\npython t.py\n'),
+    ("KIT432", HEAD + 'python t.py --resume auto --init-from "$(ls -t old/*.pt | tail -n 1)"\n'),
+    ("KIT252", HEAD + '#SBATCH -a 1-9\nseed() {\n  echo "$SLURM_ARRAY_TASK_ID"\n}\npython t.py --seed $(seed)\n'),
+    ("KIT252", HEAD + '#SBATCH -a 1-9\n{\n  echo "seed: $SLURM_ARRAY_TASK_ID"\n} > c.yaml\npython t.py c.yaml\n'),
+    ("KIT106", HEAD + "python run_with_submitit.py --job_dir runs/%j\n"),
+    ("KIT202", ONE_A_NODE + "python submitit_sweep.py\n"),
+    ("KIT134", HEAD + "LR=1\nsrun python affinity.py -- bash -c 'python t.py --lr $LR'\n"),
+    ("KIT223", GPUS + "export SLURM_STEP_GRES=none\nsrun -n1 python a.py &\nsrun -n1 python b.py &\nwait\n"),
+    ("KIT217", FOUR + "#SBATCH -c 8\nmpirun --bind-to core --cpus-per-rank 8 python t.py\n"),
     ("KIT139", HEAD + 'A=(1, 2)\npython t.py --dims "${A[*]}"\n'),
     (
         "KIT207",

@@ -138,7 +138,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if array is None or directive is None:
         return
     index = _Index(script)
-    seen: set[str] = set()
+    seen = _read_names(script)
     selected: dict[str, _Selection] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
@@ -172,6 +172,12 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if min(array.indexes) == 0:
         yield from _line_zero(script, index, max(array.indexes), directive.line)
     yield from _shard_counts(script, array, directive.line)
+
+
+def _read_names(script: BatchScript) -> set[str]:
+    """Return the variables that a command reads: `read -a NAME` and `mapfile NAME` make lists of any length."""
+    reading = (step for step in script.commands if step.name in {"mapfile", "read", "readarray"})
+    return {text for step in reading for text in step.texts[1:]}
 
 
 def _outside_list(script: BatchScript, name: str, elements: range, selected: dict[int, int | None]) -> str | None:
@@ -308,11 +314,9 @@ def unused_index(script: BatchScript) -> Iterator[Problem]:
     array, directive = _array_of(script), script.directive("array")
     if array is None or directive is None or array.at_once == 1 or script.sources_files:
         return
-    # A message in the log with the index changes nothing.
-    printing = (
-        step for step in script.commands if step.name in {"echo", "printf", "logger"} and "-v" not in step.texts
-    )
-    messages = {step.line for step in printing}
+    # A message in the log with the index changes nothing. The output of a function or block may go elsewhere.
+    printing = (step for step in script.commands if step.name in {"echo", "printf", "logger"} and not step.compounds)
+    messages = {step.line for step in printing if "-v" not in step.texts}
     code = [line for number, line in script.code_lines if number not in messages or re.search(r"[>|;&`]|\$\(", line)]
     texts = [*code, *(each.value for each in script.directive_options if each.name == "export")]
     training = script.training

@@ -671,7 +671,7 @@ def _bound_to_one_core(script: BatchScript) -> Iterator[Problem]:
             mpirun is not None
             and bound is not None
             and bound.text == "core"
-            and "PE=" not in " ".join(mpirun.texts).upper()
+            and not re.search("(?i)PE=|-cpus-per-(rank|proc)", " ".join(mpirun.texts))
         ):
             what = f"each process has one core for its {cpus} threads and data loaders"
             lines = (script.line_of("cpus-per-task"), launch.line)

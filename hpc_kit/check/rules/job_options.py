@@ -226,7 +226,9 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
         words = step.syntax.words if step.name == "tee" else ()
         yield from _patterns([*words, *filter(None, [step.syntax.output])])
     for launch in script.training:
-        yield from _patterns(launch.program.words)
+        # submitit replaces `%j` itself.
+        if not any("submitit" in text for text in launch.program.texts[:3]):
+            yield from _patterns(launch.program.words)
 
 
 _PATTERN = re.compile(r"(?<![^/_.=-])%([jxAJ])(?=[/_.-]|\Z)")

@@ -22,7 +22,7 @@ _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray"
 _RUNS = frozenset({"exec", "run", "start"})
 _STARTS_OTHERS = frozenset({
     "controller", "dispatch", "dispatcher", "driver", "launch", "launcher", "orchestrate", "orchestrator", "parsl",
-    "submit", "submitter", "workflow",
+    "submit", "submitit", "submitter", "workflow",
 })  # fmt: skip
 """Words in the names of Python programs that may call srun themselves."""
 _RANKS = re.compile(

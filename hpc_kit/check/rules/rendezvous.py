@@ -594,8 +594,8 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
     """Elements of an array, or programs at the same time, use the same port.
 
     A port that depends on SLURM_ARRAY_JOB_ID only is the same for all elements. Two of them on one node collide, or
-    join each other's rendezvous. So do two launchers in the background of one script (an error); without an option for
-    it, torchrun, accelerate and deepspeed use port 29500.
+    join each other's rendezvous. So do two launchers in the background of one script with the same port (an error);
+    without an option for it, deepspeed uses port 29500, and torchrun on one node a free one.
 
     Fix: use SLURM_JOB_ID, which differs between the elements; `torchrun --standalone` on one node.
     Documented: sbatch(1), --array; slurm.schedmd.com/job_array.html; pytorch.org/docs/stable/elastic/run.html.
@@ -625,9 +625,15 @@ def _port_at_once(script: BatchScript) -> Iterator[Problem]:
         if step.is_conditional or any(name.startswith(("PET_", "MASTER_PORT")) for name in script.assigned):
             continue
         option = agent.option("master-port", "main-process-port")
+        # Without an option, torchrun and accelerate find a free port on one node.
+        if option is None and agent.kind != "deepspeed":
+            continue
         port, loop = option.text if option is not None else "29500", step.around(*LOOPS)
+        waits = any(each.name == "wait" and loop in each.compounds for each in script.batch_commands)
         read = {part.text for word in step.syntax.words for part in word.parts if part.kind == "variable"}
-        again = loop is not None and step.in_background and not read & (script.changed_in(loop) - {loop.name})
+        again = (
+            loop is not None and step.in_background and not waits and not read & (script.changed_in(loop) - {loop.name})
+        )
         if not port.isdigit():
             continue
         if port in running or again:

@@ -378,7 +378,9 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
         options = re.findall(r"(?<!\S)--?([a-z0-9=-]+)", match[1]) if match is not None else []
         letters = "".join(text.replace("sort=time", "t").replace("reverse", "r") for text in options)
         oldest = match is not None and "t" in letters and (match[2] == "tail") != ("r" in letters)
-        if match and oldest and (_MEANS_NEWEST.search(line[: match.start()]) or _is_loaded(script, line)):
+        # The option or the variable that gets the file tells what it is for: `--init-from` may want the oldest.
+        use = re.split(r"\s(?=-)", line[: match.start()])[-1] if match is not None else ""
+        if match and oldest and (_MEANS_NEWEST.search(use) or _is_loaded(script, line)):
             shown, other = " ".join(f"-{text}" for text in options), "head" if match[2] == "tail" else "tail"
             what = f"ls {shown} | {match[2]} is the oldest file"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)

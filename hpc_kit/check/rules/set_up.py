@@ -394,7 +394,7 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
 
     `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments. A list whose
     first element is no option is a warning, because the element may be meant: `--lr $RATES`. Spaces separate the
-    elements: `RATES=(0.1,0.01)` is one element, and with `RATES=(0.1, 0.01)` the program gets `0.1,`.
+    elements: `RATES=(0.1,0.01)` is one element (a warning), and with `RATES=(0.1, 0.01)` the program gets `0.1,`.
 
     Fix: `"${SEEDS[@]}"`, and `(0.1 0.01)`.
     Documented: bash(1), Arrays.
@@ -432,7 +432,9 @@ def _commas(script: BatchScript, over: set[str]) -> Iterator[Problem]:
         elements = each.value.elements or ()
         if each.name in over and len(elements) == 1 and re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+,?", elements[0].raw):
             what = f"this is one element: the loop over {each.name} runs once, with all of the text"
-            yield Problem(elements[0], what, f"write {each.name}=({' '.join(elements[0].raw.split(','))})")
+            # It may be the text of a tuple.
+            remedy = f"write {each.name}=({' '.join(elements[0].raw.split(','))})"
+            yield Problem(elements[0], what, remedy, certain=False)
         elif len(elements) > 1 and all(re.fullmatch(r"(?!-).*[^,],", word.raw) for word in elements[:-1]):
             parts = (part for step in script.commands for part in with_nested_parts(step.syntax.parts))
             indexed = any(part.text == each.name and re.match(r"\[[^@*]+\]\Z", part.detail) for part in parts)
@@ -668,7 +670,9 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         if not launch.program.option("file", "module") or launch.inner_command.name == "eval":
             continue
-        for part in (part for word in launch.inner_command.syntax.words for part in word.parts):
+        # Words behind `--` are mostly a command, which may be a shell.
+        words = takewhile(lambda word: word.raw != "--", launch.inner_command.syntax.words)
+        for part in (part for word in words for part in word.parts):
             # In double quotes, a `\$` is a part of its own.
             is_text = part.kind == "text" and part.quoted
             match = re.search(r"\$(\w+|\{SLURM_\w+\})", part.text) if is_text else None

@@ -63,11 +63,20 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
         )
 
 
+_FROM_OUTSIDE = re.compile(
+    r"(SLURM|CUDA|PBS)_|(\w+_)?(TMP|TEMP|SCRATCH|WORK|HOME|USER|PROJECT|LOCAL|STORE|PATH)(_?DIR)?\Z|(LOGNAME|(OLD)?PWD|HOSTNAME)\Z"
+)
+"""Variables that Slurm, the login or the site sets."""
+
+
 def _expanded_too_early(script: BatchScript, step: TracedCommand) -> Iterator[Problem]:
     """Find a variable in the double quotes of a trap that only a later line sets."""
     for part in step.syntax.words[1].parts if step.trap_code and not step.around("function") else ():
-        lines = [each.line for each in script.assignments_of(part.text)] if part.kind == "variable" else []
-        if lines and min(lines) > step.line and not part.detail:
+        later = script.assignments_of(part.text) if part.kind == "variable" else []
+        # `TMPDIR=/dev/shm python ...` is for one command, and the trap means the value from outside.
+        lines = [each.line for each in later if not each.is_for_one_command]
+        known = _FROM_OUTSIDE.match(part.text) and not any(each.value.text == "$!" for each in later)
+        if lines and not known and min(lines) > step.line and not part.detail:
             what = f"${part.text} is expanded now, and not when the trap runs: line {min(lines)} has not set it yet"
             yield Problem(part.origin, what, "write the trap in single quotes", (min(lines),))
             return

@@ -251,7 +251,9 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     Documented: srun(1), --exact, --overlap and --gres; Slurm release notes 20.11; slurm.conf(5), SelectTypeParameters.
     """
     job = script.size
-    if script.is_heterogeneous or job.nodes is None:
+    # With SLURM_STEP_GRES=none, steps are meant to share the job.
+    shared = any(each.value.text == "none" for each in script.assignments_of("SLURM_STEP_GRES"))
+    if script.is_heterogeneous or job.nodes is None or shared:
         return
     running: dict[_Claim, LaunchLine] = {}
     by_command = {id(launch.command): launch for launch in script.launch_lines}
