@@ -1596,3 +1596,69 @@ def test_gpu_memory_that_another_library_holds(tmp_path: Path, allocated: str, i
     )
     verdict = why(tmp_path, run_log=TRACEBACK.format(error=message))
     assert ("are not torch's" in verdict.cause) is is_foreign
+
+
+@pytest.mark.parametrize(
+    ("group", "pid", "class_", "confidence"),
+    [
+        ("/user.slice/user-1000.slice/app.scope", 61, "tensor-shapes", "certain"),
+        ("/system.slice/slurmstepd.scope/job_9/step_0/user/task_0", 61, "host-memory", "certain"),
+        ("/system.slice/slurmd.service", 1011, "host-memory", "certain"),  # the process of rank 1
+    ],
+)
+def test_the_kernel_killed_a_process_that_is_not_of_the_job(
+    tmp_path: Path, group: str, pid: int, class_: str, confidence: str
+) -> None:
+    kernel = (
+        "[55.0] firefox invoked oom-killer: gfp_mask=0x140cca, order=0, oom_score_adj=0\n"
+        f"[55.1] oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg={group},task=firefox,pid={pid},uid=1\n"
+        f"[55.1] Out of memory: Killed process {pid} (firefox) total-vm:9kB, anon-rss:9kB\n"
+    )
+    error = "ValueError: Expected input batch_size (32) to match target batch_size (31)."
+    log = "StepId=9.0\n" + TRACEBACK.format(error=error) + "srun: error: n1: task 0: Exited with exit code 1\n"
+    if pid != 61:
+        log = f"[1]:\n  host      : n1\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: {pid})\n"
+        log = f"{STEPS}Failures:\n{log.replace('[1]', '[0]')}"
+    verdict = why(tmp_path, kern_log=kernel, slurm_log=log)
+    assert (verdict.class_, verdict.confidence) == (class_, confidence), verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("option", "elapsed", "is_limit"),
+    [
+        ("TERM@120", "00:58:02", True),
+        ("B:TERM@120", "", True),
+        ("", "00:58:02", True),
+        ("USR1@120", "", False),
+        ("", "00:31:10", False),
+        ("TERM@120", "00:31:10", False),
+        ("SIGTERM@1800", "00:29:40", True),
+    ],
+)
+def test_a_signal_that_slurm_sends_before_the_time_limit_is_not_from_outside(
+    tmp_path: Path, option: str, elapsed: str, is_limit: bool
+) -> None:
+    signal = f"#SBATCH --signal={option}\n" if option else ""
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=1\n{signal}srun python train.py\n")
+    table = f"JobID|State|ExitCode|Elapsed|Timelimit\n12|FAILED|143:0|{elapsed}|01:00:00\n" if elapsed else ""
+    steps = "".join(f"{rank}: step {step} loss 1.{step}\n" for step in range(9) for rank in (0, 1))
+    lost = "".join(f"0: {line}\n" for line in LOST.splitlines())
+    ends = f"srun: error: n1: task 1: Terminated\n{lost}srun: error: n1: task 0: Exited with exit code 1\n"
+    verdict = why(tmp_path, slurm_log=steps + ends, sacct_txt=table)
+    assert (verdict.class_ == "time-limit") is is_limit, verdict.cause
+    assert ("from outside" in verdict.cause) is not is_limit
+    assert verdict.confidence == "likely" or not is_limit
+
+
+@pytest.mark.parametrize(
+    ("message", "is_shadowed"),
+    [
+        ("/home/u/myext.so: undefined symbol: cublasLtMyHelper", False),
+        ("/e/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: cublasLtGetStatusString", True),
+        ("/e/lib/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4", True),
+        ("/home/u/myext.so: undefined symbol: cublasLtCreate, version libcublasLt.so.12", True),
+    ],
+)
+def test_a_symbol_of_cuda_that_a_library_of_the_program_lacks(tmp_path: Path, message: str, is_shadowed: bool) -> None:
+    verdict = why(tmp_path, run_log=TRACEBACK.format(error=f"ImportError: {message}") + EXIT)
+    assert ("LD_LIBRARY_PATH" in verdict.cause and verdict.confidence == "certain") is is_shadowed, verdict.cause

@@ -7,9 +7,21 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.evidence import EXCEPTION, FATAL, KERNEL, LINE, SYSTEM, VICTIMS, WARNING, Event, TaskEnd
+from hpc_kit.runs.why.evidence import (
+    EXCEPTION,
+    FATAL,
+    KERNEL,
+    LINE,
+    SYSTEM,
+    VICTIMS,
+    WARNING,
+    Event,
+    TaskEnd,
+    script_options,
+)
 from hpc_kit.runs.why.rules import DIRECT, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
+from hpc_kit.slurm.partitions import parse_limit
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -36,6 +48,15 @@ YEAR = 366 * 86400.0
 
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
 """The job in the path of a control group."""
+
+_KILL_OUTSIDE = re.compile(r"\boom-kill:.*\btask_memcg=(?!\S*/(?:job|step|task)_).*\bpid=(\d+)")
+"""The kernel killed a process whose control group is not one of Slurm's."""
+
+_SIGTERM_OPTION = re.compile(r"(?i)(?:[BR]+:)?(?:(?:SIG)?TERM|15)(?:@(\d+))?")
+"""A value of --signal that asks for SIGTERM, and its seconds before the time limit."""
+
+NEAR_LIMIT = 600
+"""Seconds before the time limit in which a SIGTERM may be that of --signal, or of Slurm at the limit."""
 
 DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
 """Ends of a process that no Python exception causes."""
@@ -75,6 +96,7 @@ class Attempt:
         self.rows = _last_runs([row for row in evidence.rows if self.job is None or _same_job(row, self.job)])
         self.events, self.ends = _last_attempt(evidence)
         self._drop_foreign_kernel_lines()
+        self._doubt_kills_outside()
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
         self._assign_processes()
@@ -136,6 +158,22 @@ class Attempt:
                 kept.append(event)
         self.events = kept
 
+    def _doubt_kills_outside(self) -> None:
+        """Let messages of the kernel about a process outside of Slurm, which is no known rank, be hints only."""
+        outside = [
+            (event.line, found[1])
+            for event in self.events
+            if (found := _KILL_OUTSIDE.search(event.line.body)) and int(found[1]) not in self.evidence.processes
+        ]
+        for event in self.events:
+            event.is_hint |= event.rule.class_ == "host-memory" and any(
+                line.file == event.line.file
+                and abs(line.number - event.line.number) < LINES_OF_KILL
+                and event.groups.get("pid", pid) == pid
+                and KERNEL.search(event.line.text)
+                for line, pid in outside
+            )
+
     def _hours_before(self, line: Line) -> float:
         """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""
         if line.time is None or self.evidence.began is None:
@@ -181,11 +219,29 @@ class Attempt:
                 continue
             others = lost.union(*(each.ranks for each in self.ends if not each.is_terminated)) - {None, *end.ranks}
             is_alone = others or any(_comes_before(end.line, line) for line in stops) or end.reporter != "srun"
-            if end.is_terminated and is_alone and not rivals:
+            if not end.is_terminated or not is_alone or rivals:
+                continue
+            if (option := self._signal_of_limit()) is not None:
+                rule = rule_named("signal-before-limit")
+                groups = {"option": option} if option else {}
+                self.events.append(Event(rule, groups, end.line, None, None, end.attempt, len(self.events), SYSTEM))
+            else:
                 self.ends[index] = end._replace(is_from_outside=True)
                 rank = end.ranks[0] if end.ranks else None
                 rule = rule_named("terminated-from-outside")
                 self.events.append(Event(rule, {}, end.line, rank, end.host, end.attempt, len(self.events), SYSTEM))
+
+    def _signal_of_limit(self) -> str | None:
+        """Return the --signal by which Slurm itself may have sent SIGTERM; empty if only the time says so."""
+        options = [script_options(lines).get("signal", "") for lines in self.evidence.scripts.values()]
+        found = [match for text in options if (match := _SIGTERM_OPTION.fullmatch(text))]
+        option = found[0][0] if found else ""
+        lead = int(found[0][1] or 0) if found else 0
+        for row in self.rows:
+            limit, elapsed = parse_limit(row.time_limit), parse_limit(row.elapsed)
+            if limit and elapsed is not None:
+                return option if limit - elapsed <= max(NEAR_LIMIT, lead + 60) else None
+        return option or None
 
     def _assign_processes(self) -> None:
         """Give the ranks of processes to the messages of the kernel that name a process."""
