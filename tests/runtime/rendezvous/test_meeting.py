@@ -672,7 +672,7 @@ def test_other_nodes_must_agree_on_the_address_of_rank_0(monkeypatch: pytest.Mon
 
 def test_ranks_with_another_secret_do_not_meet(job: str) -> None:
     first, second = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
-    outcomes = meet_all([{**first, "HPC_KIT_SECRET": "a1"}, {**second, "HPC_KIT_SECRET": "b2"}], timeout=1)
+    outcomes = meet_all([{**first, "HPC_KIT_SECRET": "a1"}, {**second, "HPC_KIT_SECRET": "b2"}], timeout=5)
     assert "another launch" in error_text(outcomes[1])
     assert all_meetings(meet_all([{**each, "HPC_KIT_SECRET": "a1"} for each in (first, second)]))
 
