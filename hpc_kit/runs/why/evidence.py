@@ -153,6 +153,12 @@ KERNEL = re.compile(
 )
 """A line of the kernel's log, which also contains other jobs and other days."""
 
+SYSTEM_MESSAGE = re.compile(
+    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
+    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN|mlx5_core [\da-f:.]+: "
+)
+"""A message of Slurm, of the kernel or of NCCL. It is about the job even if it sounds like a warning."""
+
 C10D = re.compile(
     r"ProcessGroup\w+\.cpp:\d+\]|\[c10d\]|^frame #\d+|^Exception raised from |^(?:terminate called|  what\(\))"
 )

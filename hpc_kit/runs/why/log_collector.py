@@ -15,26 +15,26 @@ from hpc_kit.runs.why.evidence import (
     LINE,
     NOT_WRITTEN,
     SYSTEM,
+    SYSTEM_MESSAGE,
     WARNING,
     Event,
     Evidence,
     LastLine,
     Strength,
-    TaskEnd,
-    Waiting,
     reports_end_of_inputs,
-    signal_text,
     specify_exit_code,
 )
+from hpc_kit.runs.why.launcher_reports import LauncherReports, starts_report
 from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
+from hpc_kit.runs.why.stated_facts import StatedFacts
 from hpc_kit.runs.why.tracebacks import GOES_ON, TRACEBACK, TracebackReader
 from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from hpc_kit.runs.why.log_reader import Line, LogFile, ShapeMemory
     from hpc_kit.runs.why.tracebacks import Traceback
@@ -61,147 +61,17 @@ _MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
 """A file system is back."""
 
 _RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
-_SYSTEM = re.compile(
-    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
-    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN|mlx5_core [\da-f:.]+: "
-)
-"""A message of Slurm, of the kernel or of NCCL. It is about the job even if it sounds like a warning."""
-
 _QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
 """Text that is no message of its own: NCCL's debug output, commands that `set -x` prints, comments."""
 
-_TASK = re.compile(
-    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*): "
-    r"(?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
-)
-"""srun reports how tasks ended: with an exit code, or by a signal."""
-
-_ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
-"""An entry of torchrun's report about failed ranks."""
-
-_MPI_END = re.compile(
-    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
-    r"]+)\)"
-    r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)"
-    r"|application called MPI_Abort\(MPI_COMM_WORLD, [^()]*\) - process (?P<rank6>\d+)"
-    r"|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
-    r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
-    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)"
-    r"|noticed that process rank (?P<rank7>\d+) with PID \d+ on node (?P<host7>\S+) exited on$"
-    r"|(?:KILL(?:ED BY)? SIGNAL: +|^signal )\d+ \((?P<signal2>[\w ]+)(?:: \d+)?\)"
-)
-"""A part of the message of Open MPI or MPICH about the rank that ended; the parts are on several lines."""
-
 _TORCHRUN = re.compile(r"torch\.distributed\.run|torch/distributed/(?:run\.py|elastic/)")
 """torchrun or its agent prints a line."""
-
-_WATCHDOG = re.compile(
-    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
-    r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
-)
-"""NCCL's watchdog names the collective in which a rank waited too long."""
 
 _OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
 """A further line of an error of hpc-kit, as `HpcKitError` prints it."""
 
 _REFERS = re.compile(r"^hpc-kit: .*[;:] rank \d+ (?:shows the remedy|lists them)$")
 """An error of hpc-kit that another rank prints completely."""
-
-_TORCH = re.compile(
-    r"\b(?:py)?torch(?:\.__version__|[ _-]?version)?\s*(?:is|:|==?)?\s*v?"
-    r"(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])",
-    re.IGNORECASE,
-)
-"""A rank states its version of torch."""
-
-_WANTED_NODES = re.compile(
-    r"\bmin_nodes +: (?P<nodes>\d+)|\btorchrun\b(?!.*--nnodes)(?=.* --(?:standalone|nproc[-_]per[-_]node)\b)"
-)
-"""torchrun's number of nodes: in the configuration that it logs, or in its command, where one is the default."""
-
-_JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+)/slurm_script|\bSLURM_JOB_ID=(\d+)")
-"""A message of the job itself contains its id."""
-
-_MASTER = re.compile(
-    r"(?:\b(?:MASTER_ADDR|rdzv_endpoint) ?[=:] ?|--(?:rdzv[-_]endpoint|master[-_]addr)[= ])[\"']?"
-    r"(?P<name>[a-z\d][\w.-]*)"
-)
-"""A program or its script states the address at which the ranks meet."""
-
-_NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), node_rank=(?P<node>\d+)")
-"""DeepSpeed's launcher states the number of its node."""
-
-_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
-"""NCCL's watchdog states the number of collectives that a rank has called."""
-
-_PLACE_OF_RANK = re.compile(
-    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO (?:\w+ )?comm \S+ rank (?P<rank>\d+) n[Rr]anks"
-    r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
-    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)\]?(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
-    r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
-    r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
-    r"|\b[Rr]ank[ =:]+(?P<rank5>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is )?(?:runs |running )?"
-    r"(?:on (?:host|node) |host(?:name)?[=:] ?)(?P<host5>[a-z][\w.-]*)(?=[\s,;:)\]]*$)"
-    r"|^MPICH ERROR \[Rank (?P<rank7>\d+)\] (?:\[[^\]]*\] ){2}\[(?P<host7>[\w.-]+)\]"
-    r"|^task(?:id)?: *(?P<rank6>\d+),? +host(?:name)?: *(?P<host6>[a-z][\w.-]*)$"
-    r"|^(?i:starting) (?i:ray )?(?i:worker) (?P<rank4>\d+) (?:at|on) (?P<host4>[a-z][\w.-]*)$"
-)
-"""A line of NCCL, submitit or the program that states the host of a rank."""
-
-_HOST_GROUPS = [name for name in _PLACE_OF_RANK.groupindex if name.startswith("host")]
-_RANK_GROUPS = [name for name in _PLACE_OF_RANK.groupindex if name.startswith("rank")]
-_PLACE_OF_LABEL = re.compile(
-    r"^[\w.-]+:\d+:\d+ \[\d+\] NCCL INFO (?:Bootstrap|cudaDriverVersion|NCCL version|ncclComm)\b"
-)
-"""The first lines of NCCL's debug output of a process, which begin with its host."""
-
-_NODE_LIST = re.compile(
-    r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
-)
-"""The program or its script names the nodes of the job."""
-
-_OWN_NODE = re.compile(
-    r"(?:^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+"
-    r"|\b(?:SLURMD_NODENAME|(?i:node(?:_?name)?|hostname))="
-    r"|[,;|(\[] ?(?i:host(?:name)?|node)[ :=]+(?=[\w.-]+(?:[,;)\]]|$))"
-    r"|\b(?i:us(?:ing|es))(?: device)? (?:cuda:|GPU )\d+,?(?: of)? (?:on|at)(?i: (?:host|node))? "
-    r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
-    r" (?i:on|at)(?i: (?:host|node))? "
-    r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
-    r"(?P<node>(?!(?i:cuda|gpu\d?\b(?!-[a-z])|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
-    r"|^(?:(?i:hostname)|SLURMD_NODENAME)[ :=]+(?P<node2>(?!localhost)[a-z][\w.-]*)$"
-    r"|^(?i:job)[ :=#]+\d{3,}(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))? on(?i: (?:host|node))? "
-    r"(?P<node3>(?!(?:hold|[cg]pus?|cuda|the|an?|all|node|login|partition|queue|cluster)\b)[a-z][\w-]+)(?=$|[,;]| \()"
-)
-"""The program or its script names the node on which it runs."""
-
-_NODE_NAME = re.compile(r"^NodeName=(?P<node>\S+)")
-"""The first line of a node in `scontrol show node`."""
-
-_NO_ANSWER = re.compile(
-    r"^(?:Not responding|Node unexpectedly rebooted) +\S+ +[\dT:-]+ +\S+$|\bState=[A-Z_+]*(?:\*|NOT_RESPONDING)"
-    r"|^\S.* (?:down|unk|drain|drng|fail|idle|alloc|mix|comp)[a-z]*\*(?: |$)"
-)
-"""A line of `sinfo -R`, `scontrol show node` or `sinfo` about a node that does not respond, which an asterisk shows."""
-
-_NODE_REASON = re.compile(
-    r"^(?P<reason>\S.*?) +[\w.-]+(?:\(\d+\))? +\d{4}-\d\d-\d\dT[\d:]+ +(?:[a-z*]+ +)?(?P<nodes>[a-z][\w.,\[\]-]*)$"
-)
-"""A line of `sinfo -R`."""
-
-_PROCESS = re.compile(r"\[ *\d+\] +(?P<uid>\d+) +\d+ +\d+ +(?P<pages>\d+) .* (?P<name>\S+)$")
-"""A line of the kernel's list of processes when memory is used up."""
-
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
-"""The name of a process group, in front of a message of NCCL's watchdog."""
-
-_WORLD = re.compile(
-    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
-    r"|\bdistributed init \(rank \d+, world (\d+)\)",
-    re.IGNORECASE,
-)
-"""A launcher, NCCL or the program states the number of ranks."""
 
 _INFO_PREFIX = re.compile(r"^\[?I\d{3,4} [^\]]*\] ")
 """The prefix of glog in front of a message of torchrun that is no warning."""
@@ -236,9 +106,6 @@ _FINISHED_WORDS = required_literals(_FINISHED_RANK.pattern)
 _CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
 
-_MPI_NODE = re.compile(r"^node (?P<host>[\w.-]+) exiting (?:improperly|without)")
-"""The second line of Open MPI's message about the rank that ended first."""
-
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
@@ -266,7 +133,8 @@ class _FileCollector:
         self.tracebacks = TracebackReader(memory, self._add_traceback)
         self.tables = TableParser()
         self.dumps = DumpReader()
-        self.elastic: dict[str, str] | None = None
+        self.reports = LauncherReports(evidence, log)
+        self.facts = StatedFacts(evidence, log.name, has_labels=self.labels is not None)
         self.attempt = 0
         self.pending_attempt: Literal["", "any", "plain"] = ""
         """Which next line begins another attempt: any line, or one that no rule matches."""
@@ -275,31 +143,17 @@ class _FileCollector:
         """Lines of progress before the line that announced another attempt."""
         self.progress_at_start = 0
         """Lines of progress before the current attempt."""
-        self.first_rank = 0
-        """The rank of the first process of the node, if a launcher numbers the processes of each node."""
         self.before: Line | None = None
-        self.mpi_rank: int | None = None
-        self.mpi_host: str | None = None
-        self.node = ""
-        """The node that scontrol describes."""
-        self.ended: dict[tuple[str, int], int] = {}
-        """Lines of the ends of the current step's tasks, by host and task."""
-        self.reported_rank: int | None = None
-        """The rank whose error torchrun's report shows: the lines after its exit code."""
         self.output_line = self.retry_line = self.progress_line = 0
         """The last line of the program, of an announcement of another try, and of a new kind of progress."""
         self.is_refused = False
         """The last submission was refused."""
-        self.first_failure = 0
-        """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
         self.errors: dict[int | None, Event] = {}
         """Errors of hpc-kit of which further lines may follow, by rank."""
         self.ranks: set[int] = set()
         self.stated_ranks: set[int] = set()
         """Ranks of lines that name another rank than the name of the file does."""
-        self.stated_hosts: set[str] = set()
-        """Hosts in reports of torchrun, whose agent only reports the ranks of its own node."""
         self.nodes: dict[int, int] = {}
         """The labels of ranks that differ from them: srun labels the agents of torchrun."""
         self.repeats: Counter[bytes] = Counter()
@@ -319,13 +173,7 @@ class _FileCollector:
         self._finish()
 
     def _wants_all(self) -> bool:
-        return (
-            self.tracebacks.is_open
-            or self.dumps.is_open
-            or self.tables.is_open
-            or self.elastic is not None
-            or self.reported_rank is not None
-        )
+        return self.tracebacks.is_open or self.dumps.is_open or self.tables.is_open or self.reports.is_open
 
     def _limit(self, shape: bytes) -> None:
         """Skip a message that a file repeats thousands of times, such as a retried connection."""
@@ -402,8 +250,9 @@ class _FileCollector:
             self.log = log._replace(rank=None)
             known = {event.host for event in self.own if event.host}
             hosts.update({rank: name for name in known if len(known) == 1 for rank in self.stated_ranks})
-        host = min(self.stated_hosts, default="")
-        if log.host and len(self.stated_hosts) == 1 and host.partition(".")[0] != log.host.partition(".")[0]:
+        stated = self.reports.torchrun_hosts
+        host = min(stated, default="")
+        if log.host and len(stated) == 1 and host.partition(".")[0] != log.host.partition(".")[0]:
             for event in self.own:
                 event.host = host if event.host == log.host else event.host
             hosts.update({rank: host for rank, known in hosts.items() if known == log.host})
@@ -501,7 +350,7 @@ class _FileCollector:
         self.tracebacks.close_all(self.before)
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
-        self.ended.clear()
+        self.reports.start_step()
         self.dumps = DumpReader()
 
     # ---- lines
@@ -532,7 +381,7 @@ class _FileCollector:
         # A line belongs to one reader: the further lines of a message are no messages of their own.
         matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, self.before)
         matters = matters or self._table(line)
-        matters = matters or self._report(line) or self._plain(line)
+        matters = matters or self._launcher_report(line) or self._plain(line)
         self.before = line
         return matters
 
@@ -579,10 +428,8 @@ class _FileCollector:
 
     def _rank_of_message(self, line: Line) -> int | None:
         """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""
-        if self.reported_rank is not None:
-            if not line.body.startswith(("[", "---", "===")):
-                return self.reported_rank
-            self.reported_rank = None
+        if (reported := self.reports.rank_of_error(line)) is not None:
+            return reported
         before = self.before
         goes_on = before and (
             _CONTINUES.match(line.body)
@@ -622,36 +469,8 @@ class _FileCollector:
         self.evidence.rows += rows
         return bool(rows) or self.tables.is_open
 
-    def _report(self, line: Line) -> bool:
-        """Read reports of launchers about the ends of ranks."""
-        body = line.body
-        if found := _TASK.match(body):
-            ranks = tuple(_expand_tasks(found["tasks"]))
-            # The tasks of srun are agents if torchrun has reported ranks.
-            if not self.evidence.has_agents:
-                self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
-                self.evidence.ranks.update(ranks)
-            self._note_end(found["host"], ranks, line.number)
-            code = int(found["code"]) if found["code"] else None
-            end = TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt, reporter="srun")
-            self.evidence.ends.append(end)
-        elif found := _MPI_END.search(body):
-            self._mpi_end(found, line)
-        elif self.mpi_rank is not None and (found := _MPI_NODE.match(body)):
-            self.evidence.hosts.setdefault(self.mpi_rank, found["host"])
-        elif body == "Failures:" or "Root Cause (first observed failure)" in body:
-            self.tracebacks.close_all(self.before)
-            if body == "Failures:":
-                self.first_failure = len(self.evidence.ends)
-            self.elastic = {} if body == "Failures:" else {"is_root": body}
-            return True
-        elif self.elastic is not None:
-            return self._elastic(line, self.elastic)
-        return False
-
-    def _note_end(self, host: str, tasks: tuple[int, ...], number: int) -> None:
-        """Note the line of the ends of tasks. A task that ends again after output belongs to a later step."""
-        boundary = max((self.ended.get((host, task), 0) for task in tasks), default=0)
+    def _launcher_report(self, line: Line) -> bool:
+        boundary = self.reports.earlier_end(line)
         # A task ends once per step: a second end, after new output, is that of a later srun.
         if 0 < boundary < self.output_line:
             self._start_attempt()
@@ -659,55 +478,9 @@ class _FileCollector:
             for event in self.own:
                 if event.line.number > boundary:
                     event.attempt = self.attempt
-        self.ended.update(((host, task), number) for task in tasks)
-
-    def _mpi_end(self, found: re.Match[str], line: Line) -> None:
-        if found["rank"]:
-            end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
-            self.evidence.ends.append(end)
-        elif stated := found["rank3"] or found["rank6"]:
-            self.evidence.ends.append(TaskEnd((int(stated),), None, 1, None, line, self.attempt))
-        elif found["rank7"]:
-            self.mpi_rank, self.mpi_host = int(found["rank7"]), found["host7"]
-        elif found["host4"]:
-            self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
-        elif found["rank2"] or found["rank5"]:
-            self.mpi_rank = int(found["rank2"] or found["rank5"])
-        elif self.mpi_rank is not None or self.mpi_host:
-            ranks = () if self.mpi_rank is None else (self.mpi_rank,)
-            code = int(found["code"]) if found["code"] else None
-            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, code, found["signal2"], line, self.attempt))
-
-    def _elastic(self, line: Line, report: dict[str, str]) -> bool:
-        found = _ELASTIC.match(line.body)
-        if found:
-            report[found[1]] = found[2]
-        if "exitcode" not in report:
-            if line.body.startswith("====") or "<NO_OTHER_FAILURES>" in line.body:
-                self.elastic = None
-            return found is not None
-        rank = re.match(r"\d+", report.get("rank", ""))
-        code = int((re.match(r"-?\d+", report["exitcode"]) or ["1"])[0])
-        time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
-        host = report.get("host")
-        ranks = (int(rank[0]),) if rank else ()
-        local = re.search(r"\(local_rank: (\d+)\)", report.get("rank", ""))
-        if host and ranks:
-            self.stated_hosts.add(host)
-            # The ranks of a node are numbered one after the other, from local rank 0.
-            for each in range(ranks[0] - int(local[1] if local else 0), ranks[0]):
-                self.evidence.hosts.setdefault(each, host)
-            self.evidence.hosts[ranks[0]] = host
-        if ranks and (number := re.search(r"\(pid: (\d+)\)", report["exitcode"])):
-            self.evidence.processes.setdefault(int(number[1]), set()).add((ranks[0], host))
-        end = TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time, reporter="torchrun")
-        # torchrun lists the first failure last.
-        ends = self.evidence.ends
-        ends.insert(self.first_failure if "is_root" in report else len(ends), end)
-        self.evidence.has_agents = True
-        self.reported_rank = ranks[0] if ranks else None
-        self.elastic = None if "is_root" in report else {}
-        return True
+        if starts_report(line.body):
+            self.tracebacks.close_all(self.before)
+        return self.reports.read(line, self.attempt)
 
     def _plain(self, line: Line) -> bool:
         body = line.body
@@ -715,10 +488,10 @@ class _FileCollector:
         # `###` mostly is a banner of the script, and no comment.
         is_statement = (not is_quiet or body.startswith("###")) and self._note_attempt(body)
         # NCCL's debug output names the hosts and the number of the ranks.
-        is_statement |= self._note_job(line)
+        is_statement |= self.facts.read(line, self.attempt + bool(self.pending_attempt))
         if is_quiet:
             return is_statement
-        is_call = self._collective(line)
+        is_call = self.facts.read_collective(line)
         # Python prints a SyntaxError of the main program without the header of a traceback: its code comes before it.
         exception = bool(_SYNTAX.match(body)) and self.before is not None and self.before.body.startswith(" ")
         if printed := self._exception_of_hydra(body):
@@ -769,80 +542,6 @@ class _FileCollector:
         number = f"[Errno {printed['errno']}] " if printed["errno"] else ""
         return f"{printed['name']}: {number}{printed['message']}"
 
-    def _note_job(self, line: Line) -> bool:
-        """Note the size of the job, and places and versions of its ranks. Return whether similar lines matter, too."""
-        body = line.body
-        is_statement = self._note_places(line)
-        if found := _WORLD.search(body):
-            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
-        if line.rank is not None and (found := _TORCH.search(body)):
-            self.evidence.torch.setdefault(line.rank, (found["version"], line))
-            is_statement = True
-        if found := _NODE_NAME.match(body):
-            self.node, is_statement = found["node"], True
-        if _NO_ANSWER.search(body):
-            self.evidence.nodes.no_answer += [self.node] if "State=" in body else body.split()
-            is_statement = True
-        if found := _NODE_REASON.match(body):
-            self.evidence.nodes.reasons.append((found["nodes"], found["reason"], line))
-        if (found := _PROCESS.search(body)) and body.startswith("["):
-            name = f"{found['name']} of user {found['uid']}"
-            self.evidence.nodes.largest, is_statement = (
-                max(self.evidence.nodes.largest, (int(found["pages"]), name)),
-                True,
-            )
-        if found := _JOB_ID.search(body):
-            self.evidence.job_ids.add(next(filter(None, found.groups())))
-        if found := _NODE_OF_LAUNCHER.search(body):
-            self.first_rank = int(found["size"]) * int(found["node"])
-        if found := _WANTED_NODES.search(body):
-            self.evidence.wanted_nodes = (int(found["nodes"] or 1), line)
-        return is_statement
-
-    def _note_places(self, line: Line) -> bool:
-        """Note the hosts that a line states. Return whether similar lines matter, too."""
-        is_statement = False
-        if found := _PLACE_OF_RANK.search(line.text):
-            host, rank = (next(filter(None, found.group(*names))) for names in (_HOST_GROUPS, _RANK_GROUPS))
-            rank = int(rank)
-            self.evidence.hosts.setdefault(rank, host)
-            is_statement = True
-            if number := re.match(r"[\w.-]+:(\d+):", line.body):
-                self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
-        if self.labels and line.rank is not None and _PLACE_OF_LABEL.match(line.body):
-            is_statement = True
-        if found := _NODE_LIST.search(line.body):
-            self._note_nodes(found["nodes"])
-            is_statement = True
-        if found := _MASTER.search(line.body):
-            self.evidence.nodes.masters[self.log.name, line.rank] = found["name"]
-            is_statement = True
-        # Slurm names nodes of its own choice, such as the node that failed.
-        if (found := _OWN_NODE.search(line.body)) and not _SYSTEM.search(line.text):
-            node = found["node"] or found["node2"] or found["node3"]
-            if line.rank is not None:
-                self.evidence.hosts.setdefault(line.rank, node)
-            self._note_nodes(node)
-            is_statement = True
-        return is_statement
-
-    def _note_nodes(self, nodes: str) -> None:
-        attempt = self.attempt + bool(self.pending_attempt)
-        self.evidence.node_lists.setdefault((self.log.name, attempt), set()).add(nodes)
-
-    def _collective(self, line: Line) -> bool:
-        """Read in which collective a rank waits, and how many it has called."""
-        pg = _GROUP.search(line.body)
-        group = pg[1] if pg else None
-        if found := _WATCHDOG.search(line.body):
-            rank = int(found["rank"]) if found["rank"] else line.rank
-            if rank is not None:
-                sequence = int(found["seq"]) if found["seq"] else None
-                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line, group))
-        if counted := _ENQUEUED.search(line.body):
-            self.evidence.enqueued[group, int(counted["rank"])] = (int(counted["enqueued"]), line)
-        return bool(found or counted)
-
     def _add_traceback(self, match: Match, line: Line, traceback: Traceback) -> None:
         if traceback.rank is not None:
             line = line._replace(rank=traceback.rank, host=None)
@@ -863,7 +562,7 @@ class _FileCollector:
         given = groups.get("rank") or groups.get("task") or (about and str(about[0]))
         # DeepSpeed numbers the processes of each node from 0.
         if local := groups.get("local"):
-            given = str(self.first_rank + int(local))
+            given = str(self.facts.first_rank + int(local))
         rank = int(given) if given else line.rank
         is_about_another = None not in {rank, line.rank} and rank != line.rank
         host = groups.get("host") or (None if is_about_another else line.host)
@@ -895,7 +594,7 @@ def _shape(text: str) -> bytes:
 def _strength(line: Line, rule: Rule) -> Strength:
     if _FALLS_BACK.search(line.body):
         return WARNING
-    if _SYSTEM.search(line.text):
+    if SYSTEM_MESSAGE.search(line.text):
         return SYSTEM
     # Words such as "warning" or "retrying" make it one, unless the rule is about warnings.
     return WARNING if SOFTENED.search(line.text) and not rule.warns else LINE
@@ -911,9 +610,3 @@ def _says_success(body: str) -> bool:
 
 def _is_end_noise(body: str) -> bool:
     return bool(re.match(r"(?:srun|slurmstepd\S*): |Terminated|Killed|\*\*\*|\++ ", body))
-
-
-def _expand_tasks(text: str) -> Iterable[int]:
-    for part in text.strip(",").split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
