@@ -9,6 +9,7 @@ from hpc_kit.check.rules import (
     commands,
     containers,
     counts,
+    cpus,
     devices,
     environment,
     files,
@@ -16,21 +17,27 @@ from hpc_kit.check.rules import (
     job_end,
     job_options,
     launch_line,
+    log_files,
+    network_interfaces,
     parallelism,
+    ports,
     rendezvous,
+    resources,
     restarts,
     secrets,
     set_up,
     signals,
     steps,
+    variables,
 )
 from hpc_kit.check.rules.finding import Finding as Finding
 from hpc_kit.check.rules.finding import Rule as Rule
 from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
-    job_options, launch_line, steps, agents, frameworks, counts, parallelism, arrays, rendezvous, devices, set_up,
-    environment, secrets, files, containers, commands, job_end, signals, restarts,
+    job_options, log_files, resources, launch_line, steps, agents, frameworks, counts, cpus, parallelism, arrays,
+    rendezvous, ports, network_interfaces, devices, set_up, variables, environment, secrets, files, containers,
+    commands, job_end, signals, restarts,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(

@@ -14,8 +14,8 @@ from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
-from hpc_kit.check.rules.set_up import sets
 from hpc_kit.check.rules.steps import never_ends
+from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.option_values import parse_dependency

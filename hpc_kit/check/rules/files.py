@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.check.rules.set_up import set_variables
+from hpc_kit.check.rules.variables import set_variables
 
 OWN_DISK = re.compile(
     r"(\$\{?(SLURM_TMPDIR|TMPDIR|TMP|JOBFS|SNIC_TMP|L_?SCRATCH|LOCAL_?(DISK|SCRATCH|TMP)(_?DIR)?)\b\}?"

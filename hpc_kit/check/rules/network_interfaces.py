@@ -1,0 +1,100 @@
+"""Rules for NCCL's and Gloo's settings of transports and network interfaces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.rendezvous import removal
+
+_TRANSPORTS = {
+    "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
+    "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
+    "NCCL_IB_DISABLE": "nodes exchange data over TCP instead of InfiniBand or RoCE",
+}
+
+
+_GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
+
+
+@rule("KIT315", "warning")
+def disabled_transports(script: BatchScript) -> Iterator[Problem]:
+    """NCCL's fast transports are switched off.
+
+    These settings help to find the cause of a hang. Left in the script, they make every all-reduce slower, often five
+    times. `--backend gloo` sends the gradients of GPUs through the memory of the host. The rule is silent if a comment
+    at the line gives a reason.
+
+    Fix: remove the line; or keep it, with the reason as a comment. `--backend nccl` for GPUs.
+    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html, "Which backend to
+    use?".
+    """
+    size = script.size
+    for each in script.assignments if size.has_gpus and script.training else ():
+        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_reason(each.line):
+            yield Problem(each.value, _GLOO, "write nccl")
+    for launch in script.training if size.has_gpus else ():
+        backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
+        if backend is not None and backend.text == "gloo" and not launch.on_cpus and not script.has_reason(launch.line):
+            yield Problem(backend, _GLOO, "write nccl", (launch.line,))
+    for each in script.assignments_of(*_TRANSPORTS):
+        if each.value.text != "1" or each.value.has_default or script.has_reason(each.line):
+            continue
+        if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
+            continue
+        remedy, edits = "remove it, or write the reason as a comment", removal(script, each)
+        yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
+
+
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+@rule("KIT316", "warning")
+def guessed_interface(script: BatchScript) -> Iterator[Problem]:
+    """The name of a network interface that many nodes do not have.
+
+    Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
+    connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
+    address". The rule is silent if a comment at the line gives a reason.
+
+    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
+    `NCCL_SOCKET_IFNAME=^lo,docker0`.
+    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
+    """
+    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
+        if each.value.has_default:
+            continue
+        # `^lo,docker0` excludes both.
+        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
+        guesses = [name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)]
+        # A further name is a choice: `eth,ib` is any interface whose name begins so.
+        guess = names[0] if guesses == names and names else None
+        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
+            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
+            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
+
+
+@rule("KIT309")
+def loopback_interface(script: BatchScript) -> Iterator[Problem]:
+    """NCCL or Gloo uses the loopback interface, and the job has several nodes.
+
+    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
+    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
+
+    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
+    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
+    """
+    wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
+    cluster = script.site.cluster
+    # A rendered script has this setting from its cluster file, which then is one for the embedded Slurm.
+    rendered = any(line.startswith("# made by   hpc-kit") for line in script.lines[:4])
+    one_host = cluster.slurm == "embedded" if cluster is not None else rendered
+    for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
+        # Without a cluster file, a job that names nothing of a cluster may be for the embedded Slurm.
+        named = script.options.keys() & {"account", "constraint", "exclusive", "partition", "qos"}
+        read = each.name.startswith("NCCL") or script.size.has_gpus or named
+        if read and each.value.text.lstrip("=") == "lo":
+            what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
+            yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))

@@ -1,0 +1,328 @@
+"""Rules for shell variables: names, expansion and use."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from difflib import SequenceMatcher, get_close_matches
+from itertools import takewhile
+
+from hpc_kit.check.bash_grammar import NAME
+from hpc_kit.check.bash_syntax import Origin, Word, with_nested_parts
+from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
+from hpc_kit.check.expansion import TASK_VARIABLES
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.text_edits import Edit
+from hpc_kit.slurm.job_variables import JOB_VARIABLES
+
+
+@rule("KIT128", "warning")
+def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
+    """A `~` in quotes.
+
+    The shell expands `~` only outside of quotes. `"~/data"` is a folder named `~`, unless the program expands it. For
+    `cd` and `source`, it is an error.
+
+    Fix: `"$HOME/data"`.
+    Documented: bash(1), Tilde Expansion.
+    """
+    for step in script.commands:
+        values = [assignment.value for assignment in step.syntax.assignments]
+        for word in (*step.syntax.words[1:], *values) if step.name not in {"echo", "printf", "ssh"} else ():
+            before = [*takewhile(lambda part: not (part.quoted and re.match(r"~(/|\Z)", part.text)), word.parts)]
+            tilde = word.parts[len(before)] if len(before) < len(word.parts) else None
+            if tilde is None or tilde.kind != "text" or " " in tilde.text:
+                continue
+            leading = "".join(part.text for part in before)
+            if leading == "" or leading.endswith("="):
+                certain = step.name in {"cd", "source", ".", "pushd", "ls", "cp", "mkdir", "tar"}
+                origin, text = tilde.origin, tilde.text
+                what = f"the shell does not expand the ~ of {text} in quotes"
+                double = script.lines[origin.line - 1][origin.column - 2 : origin.column - 1] == '"'
+                edits = (Edit(origin.line, origin.column, text, f"$HOME{text[1:]}"),) if double else ()
+                yield Problem(origin, what, 'write "$HOME/..."', certain=certain, edits=edits)
+
+
+@rule("KIT129", "warning")
+def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
+    """A variable that nothing sets, with a name much like one that exists.
+
+    The shell expands it to nothing, without a message: the option behind it gets the next word, or none. A variable
+    that the script sets but never reads shows what was meant.
+
+    Fix: the spelling; `set -u` makes it an error at run time.
+    Documented: bash(1), set -u; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    if not script.is_readable or script.interpreter in CSH or script.sources_files:
+        return
+    known = set_variables(script)
+    unread, seen = _unread_variables(script), set[str]()
+    ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
+    statuses = {id(part) for step in ends for part in step.syntax.parts}
+    for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
+        name = part.text
+        optional = re.match(r":?[-+?=]", part.detail)
+        if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
+            continue
+        if script.tests_variable(name):
+            continue
+        # Short names such as `LR` and `LN` resemble each other by chance.
+        match = _resembling(name, known) if len(name) >= 6 else None
+        match = match or next((other for other in unread if _shares_word(name, other)), None)
+        if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:
+            seen.add(name)
+            what = f"nothing sets ${name}: this is the status of the command before"
+            yield Problem(part.origin, what, "write the variable that has the status", (part.origin.line,))
+        elif match is not None:
+            seen.add(name)
+            what = f"nothing sets ${name}; there is ${match}"
+            yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
+
+
+def _unread_variables(script: BatchScript) -> list[str]:
+    """Return the variables that the script sets for itself alone, but never reads."""
+    own = dict.fromkeys(each.name for each in script.assignments if not each.is_exported and each.position is not None)
+    uses = Counter(re.findall(NAME, script.code))
+    return [name for name in own if uses[name] == 1]
+
+
+_SET_OUTSIDE = re.compile(
+    r"(CONDA|CUDA|HIP|HSA|MKL|MPI|NCCL|OMPI|PYTHON|ROCM|ROCR|SLURM|TORCH|UCX|WANDB)_"
+    r"|\w+_(HOME|PREFIX|ROOT|(INC|INCLUDE|LIB|LIBRARY)(_?(DIR|PATH))?)\Z"
+)
+"""Variables of Slurm, of modules, and of the user's own settings for libraries."""
+
+
+def _shares_word(name: str, other: str) -> bool:
+    """Tell whether two names begin with the same word, or one is short for the other: MEM and MEMORY, CKPT_DIR."""
+    word = name.partition("_")[0]
+    own = len(word) > 2 and not _SET_OUTSIDE.match(name)
+    short, long = sorted((name, other), key=len)
+    rest = long.removeprefix(short)
+    # MODE is no part of MODEL_NAME.
+    begins = rest != long and (rest.startswith("_") or "_" not in long)
+    return own and (begins or other.partition("_")[0] == word)
+
+
+def _resembling(name: str, known: set[str]) -> str | None:
+    """Return the variable that a name surely means."""
+    if name.startswith("SLURM_"):
+        if name in JOB_VARIABLES or re.match(r"SLURM_(\w+_)?(HET|PACK|CLI|SPANK|STEP|TRES|TOPOLOGY)_", name):
+            return None
+        near = get_close_matches(name, sorted(JOB_VARIABLES | set(TASK_VARIABLES)), n=1, cutoff=0.8)
+        return near[0] if near else None
+    for other in get_close_matches(name, sorted(known), n=1, cutoff=0.85):
+        pieces = SequenceMatcher(None, name, other).get_opcodes()
+        changed = [name[i:j] + other[k:m] for tag, i, j, k, m in pieces if tag != "equal"]
+        # NODE and NODES, DATA1 and DATA2 may be two variables.
+        at_end = name.startswith(other) or other.startswith(name)
+        if not at_end and not any(re.search(r"[\d_]", text) for text in changed) and max(map(len, changed)) <= 2:
+            return other
+    return None
+
+
+_WHOLE_LIST = re.compile(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
+
+
+@rule("KIT139")
+def first_element(script: BatchScript) -> Iterator[Problem]:
+    """The name of a list without `[@]` is its first element.
+
+    `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments. A list whose
+    first element is no option is a warning, because the element may be meant: `--lr $RATES`. Spaces separate the
+    elements: `RATES=(0.1,0.01)` is one element (a warning), and with `RATES=(0.1, 0.01)` the program gets `0.1,`.
+
+    Fix: `"${SEEDS[@]}"`, and `(0.1 0.01)`.
+    Documented: bash(1), Arrays.
+    """
+    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
+    over = {match[1] for loop in loops.values() for match in map(_WHOLE_LIST.fullmatch, loop.words) if match}
+    yield from _commas(script, over)
+    lists: dict[str, tuple[Word, ...]] = {}
+    for each in script.written_assignments:
+        lists[each.name] = each.value.elements or ()
+    other = {each.name for each in script.written_assignments if each.value.elements is None and not each.indexed}
+    other |= {text for step in script.commands if step.name in {"read", "unset"} for text in step.texts[1:]}
+    several = "|".join(name for name, elements in lists.items() if len(elements) > 1 and name not in other)
+    # In zsh, the name of a list is all of its elements.
+    if not several or script.sources_files or script.interpreter == "zsh":
+        return
+    mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
+    for loop in loops.values():
+        if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
+            name = match[1] or match[2]
+            what = f"${name} is the first of the {len(lists[name])} elements of {name}: the loop runs once for it"
+            yield Problem(Origin(loop.line), what, f'write "${{{name}[@]}}"')
+    for launch in script.training:
+        for word in launch.program.words[1:]:
+            if (match := mention.fullmatch(word.text)) and word.line:
+                name = match[1] or match[2]
+                what = f"${name} is the first of the {len(lists[name])} elements of {name}"
+                certain = lists[name][0].raw.startswith("-")
+                yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,), certain)
+
+
+def _commas(script: BatchScript, over: set[str]) -> Iterator[Problem]:
+    """Find a list with commas between its elements. `over`: the lists of the loops."""
+    for each in script.written_assignments:
+        elements = each.value.elements or ()
+        if each.name in over and len(elements) == 1 and re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+,?", elements[0].raw):
+            what = f"this is one element: the loop over {each.name} runs once, with all of the text"
+            # It may be the text of a tuple.
+            remedy = f"write {each.name}=({' '.join(elements[0].raw.split(','))})"
+            yield Problem(elements[0], what, remedy, certain=False)
+        elif len(elements) > 1 and all(re.fullmatch(r"(?!-).*[^,],", word.raw) for word in elements[:-1]):
+            parts = (part for step in script.commands for part in with_nested_parts(step.syntax.parts))
+            indexed = any(part.text == each.name and re.match(r"\[[^@*]+\]\Z", part.detail) for part in parts)
+            removed = re.search(r"%%?,|/,[/}]|\b(tr|sed)\b.*,", script.code) is not None
+            if (indexed or each.name in over) and not removed:
+                what = f"the comma belongs to the element: {each.name} contains {elements[0].raw}"
+                remedy = f"write {each.name}=({' '.join(word.raw.rstrip(',') for word in elements)})"
+                yield Problem(elements[0], what, remedy)
+
+
+_UNREAD = {
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_GPUS"), "CUDA_VISIBLE_DEVICES"),
+    **dict.fromkeys(("GLOO_IFNAME", "GLOO_SOCKET_IFACE"), "GLOO_SOCKET_IFNAME"),
+    "HF_OFFLINE": "HF_HUB_OFFLINE",
+    "MASTER_ADDRESS": "MASTER_ADDR",
+    "NCCL_DEBUG_LEVEL": "NCCL_DEBUG",
+    **dict.fromkeys(("NCCL_DISABLE_IB", "NCCL_IB_DISABLED"), "NCCL_IB_DISABLE"),
+    **dict.fromkeys(("NCCL_DISABLE_P2P", "NCCL_P2P_DISABLED"), "NCCL_P2P_DISABLE"),
+    **dict.fromkeys(("NCCL_IFNAME", "NCCL_INTERFACE", "NCCL_SOCKET_IFACE"), "NCCL_SOCKET_IFNAME"),
+    **dict.fromkeys(("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), ""),
+    **dict.fromkeys(("OMP_NUM_THREAD", "OMP_THREADS", "OMP_NUMTHREADS"), "OMP_NUM_THREADS"),
+    **dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONFIG", "TORCH_CUDA_ALLOC_CONF"), "PYTORCH_CUDA_ALLOC_CONF"),
+    **dict.fromkeys(("PYTHON_UNBUFFERED", "PYTHONUNBUFFER", "PYTHONBUFFERED"), "PYTHONUNBUFFERED"),
+    **dict.fromkeys(("WANDB_API_TOKEN", "WANDB_APIKEY", "WANDB_KEY", "WANDB_TOKEN"), "WANDB_API_KEY"),
+}
+"""Variables that no library reads, with the one that was surely meant; empty: there is none."""
+
+
+@rule("KIT142", "warning")
+def unread_setting(script: BatchScript) -> Iterator[Problem]:
+    """A setting for a library, in a variable that it does not read.
+
+    A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
+    the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
+    is 0. The rule is silent if the script itself uses the variable, or if a comment says which program reads it.
+
+    Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
+    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
+    """
+    for each in script.assignments_of(*_UNREAD):
+        meant = _UNREAD[each.name]
+        read = re.search(rf"\$\{{?{each.name}\b|[\"']{each.name}[\"']", script.code) is not None
+        read = (
+            read or re.search(r"\b([Rr]eads?|used|passed) by\b|\b[Rr]eads\b", script.comment_at(each.line)) is not None
+        )
+        if read or not each.is_exported or meant in script.assigned:
+            continue
+        what = f"nothing reads {each.name}" + (f"; there is {meant}" if meant else ": the timeout stays as it was")
+        remedy = f"write {meant}" if meant else "pass timeout=timedelta(...) to init_process_group in the program"
+        yield Problem(each, what, remedy, (each.line,))
+    for each in script.assignments:
+        if re.match(r"NCCL_\w+_(DISABLE|ENABLE)\Z", each.name) and each.value.text.lower() in {"true", "yes", "on"}:
+            what = f"NCCL reads a number: {each.name}={each.value.text} is 0"
+            yield Problem(each, what, "write 1", (each.line,))
+
+
+@rule("KIT143")
+def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
+    """The shell expands an expression that is meant for Hydra.
+
+    In double quotes or without quotes, `${now:%Y-%m-%d}` and `${hydra:job.num}` are expansions of bash: the value is
+    empty, or the script stops with "unbound variable" or "bad substitution".
+
+    Fix: single quotes, `'hydra.run.dir=out/${now:%Y-%m-%d}'`.
+    Documented: bash(1), Parameter Expansion; hydra.cc/docs/configure_hydra/intro, "Resolvers provided by Hydra".
+    """
+    for step in script.commands:
+        for part in with_nested_parts(step.syntax.parts):
+            written = script.lines[part.origin.line - 1][part.origin.column - 1 :] if part.origin.exact else ""
+            resolver = RESOLVER.match(written) if part.kind == "variable" else None
+            if resolver is not None:
+                what = f"the shell expands {resolver[0]}, which is meant for Hydra"
+                yield Problem(part.origin, what, "use single quotes", (step.line,))
+
+
+_CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
+
+
+@rule("KIT134", "warning")
+def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
+    r"""A quoted here-document, or single quotes, contain a variable of the script.
+
+    After `<<'END'`, bash expands nothing: the file contains the characters `$OUT`. Programs that read JSON, YAML or
+    TOML take them for the name of a folder. So does a program with `--out 'runs/$SLURM_JOB_ID'`.
+
+    Fix: `<<END` without quotes, and `\$` for each `$` that must stay; double quotes for an argument.
+    Documented: bash(1), Here Documents and QUOTING.
+    """
+    yield from _single_quotes(script)
+    if re.search(r"\b(envsubst|expandvars)\b|\bsed\b|\bperl\b", script.code):
+        return
+    for step in script.batch_commands:
+        output = step.syntax.output
+        quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
+        if output is None or quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
+            continue
+        text = "".join(part.text for part in step.syntax.document or ())
+        names = re.findall(r"(?<![\\$])\$(\w+)", text)
+        # `${KEY}` may be an interpolation of the program itself, unless the variable is a folder.
+        paths = {each.name for each in script.assignments if re.match(r"[/~$]", each.value.text)}
+        names += [name for name in re.findall(r"\$\{(\w+)\}", text) if name in paths and f"{name}:" not in text]
+        name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
+        if name is not None:
+            what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
+            yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))
+
+
+def _single_quotes(script: BatchScript) -> Iterator[Problem]:
+    """Find a variable in single quotes among the arguments of a training."""
+    for launch in script.training:
+        if not launch.program.option("file", "module") or launch.inner_command.name == "eval":
+            continue
+        # Words behind `--` are mostly a command, which may be a shell.
+        words = takewhile(lambda word: word.raw != "--", launch.inner_command.syntax.words)
+        for part in (part for word in words for part in word.parts):
+            # In double quotes, a `\$` is a part of its own.
+            is_text = part.kind == "text" and part.quoted
+            match = re.search(r"\$(\w+|\{SLURM_\w+\})", part.text) if is_text else None
+            name = match[1].strip("{}") if match is not None else ""
+            if name.startswith("SLURM_") or name in script.assigned:
+                what = f"${name} in single quotes stays as it is: the program gets these characters"
+                yield Problem(part.origin, what, "use double quotes", (launch.line,))
+                return
+
+
+_SETTERS = frozenset({
+    "read", "mapfile", "readarray", "getopts", "local", "declare", "export", "printf", "unset", "for",
+})  # fmt: skip
+
+
+def sets(name: str) -> re.Pattern[str]:
+    """Return the pattern of code that sets a variable: an assignment, a loop, or a command such as `read`."""
+    return re.compile(
+        rf"(?<![\w$-]){name}\+?=|(\(\(|\b(for|select))\s*{name}\b"
+        rf"|\b(getopts|mapfile|read|readarray)\b[^;|]*(?<![\w${{]){name}\b"
+    )
+
+
+def set_variables(script: BatchScript) -> set[str]:
+    """Return the variables that assignments, loops, `read` and similar commands set."""
+    names = set(script.assigned)
+    for step in script.commands:
+        names |= {compound.name for compound in step.compounds}
+        if step.name in _SETTERS:
+            # `printf "$NAME"` sets nothing.
+            names |= {name for word in step.texts[1:] if (name := word.partition("=")[0]).isidentifier()}
+    # Trap code, here-documents and arithmetic set variables that the trace does not list.
+    found = re.findall(r"\b([A-Za-z_]\w*)(?:\+\+|--|[-+*/]?=)|\bfor\s+([A-Za-z_]\w*)", script.code)
+    names |= {name for code in re.findall(r"\(\((.*?)\)\)", script.code) for name in _COMPUTED.findall(code)}
+    return names | {name for pair in found for name in pair} | set(re.findall(r"\$\{(\w+):?=", script.code))
+
+
+_COMPUTED = re.compile(rf"({NAME})\s*[-+*/%]?=(?!=)")
+"""An assignment of arithmetic."""
