@@ -200,8 +200,8 @@ def _idle_gpus(script: BatchScript, launch: LaunchLine, size: JobSize, processes
         shown = f"{processes} task{'s' * (processes > 1)} per node" + ", as WORLD_SIZE says" * by_world
         what = f"{shown}, but {count}: the rest is idle"
         remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
-        lines = (*lines, script.line_of("ntasks"))
-        yield Problem(launch.multiplier or launch.program, what, remedy, lines, certain=False)
+        place = launch.multiplier or launch.program
+        yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
 
 
 _ONE_DEVICE = ("device", "gpu", "gpu-id", "device-id")
