@@ -124,9 +124,14 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
     table = re.sub(r"\[\d+\]", "", prefix.rstrip("."))
     origin = document.origin_of(prefix + name)
     text = format_toml_value(value)
-    in_set, written = origin.startswith("--set "), value if isinstance(value, str | int) else "..."
+    # `--set resource.nodes=2` gives resource = {nodes = 2}.
+    in_set, below = origin.startswith("--set "), ""
+    while in_set and isinstance(value, dict) and len(value) == 1:
+        ((key, value),) = value.items()
+        below += f".{key}"
+    written = value if isinstance(value, str | int) else "..."
     if near:
-        remedy = f"write --set {prefix}{near[0]}={written}" if in_set else f"write {near[0]}"
+        remedy = f"write --set {prefix}{near[0]}{below}={written}" if in_set else f"write {near[0]}"
     elif tables:
         remedy = f"write --set {tables[0]}.{spelling}={written}" if in_set else f"move it to [{tables[0]}]"
     elif not prefix and kind is not Cluster and spelling in Cluster.__struct_fields__:

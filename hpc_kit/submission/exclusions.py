@@ -52,9 +52,11 @@ def read_exclusions(cluster: str, *, now: float | None = None) -> list[Exclusion
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError) as error:
-        raise RecordError(
-            "the excluded nodes cannot be read", found=f"{path}: {error}", remedy=f"repair the file, or rm {path}"
-        ) from error
+        remedy = f"repair the file, or rm {path}"
+        if isinstance(error, NotADirectoryError | PermissionError):
+            remedy = f"make {path.parent} a folder that you can read, or name another one with XDG_STATE_HOME"
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError("the excluded nodes cannot be read", found=f"{path}: {reason}", remedy=remedy) from error
     now = time.time() if now is None else now
     return sorted((each for each in found if each.until > now), key=lambda each: each.node)
 

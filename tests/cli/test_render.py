@@ -104,6 +104,7 @@ def _without_header(text: str) -> list[str]:
         (["render", "single", "--tmie", "3"], "--tmie"),
         (["render", "single", "--time", "2h30"], "2h30"),
         (["render", "single", "--set", "resources.ndoes=2"], "do     write --set resources.nodes=2"),
+        (["render", "single", "--set", "resource.nodes=2"], "do     write --set resources.nodes=2"),
         (["render", "single", "--set", "nonsense"], "--set nonsense sets nothing"),
         (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is not of the form NODESxRANKS"),
         (["render"], "neither a job nor a program"),

@@ -128,3 +128,11 @@ def test_a_file_that_cannot_be_read_stops_the_submission(state: Path) -> None:
     with pytest.raises(RecordError, match="the excluded nodes cannot be read") as error:
         exclude_option(job(), SLURM)
     assert "own.json" in str(error.value)
+
+
+def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(RecordError, match="Not a directory") as error:
+        read_exclusions("local")
+    assert "XDG_STATE_HOME" in str(error.value)
