@@ -98,7 +98,7 @@ def test_without_a_mark_the_first_rank_named_by_srun_is_shown(run: Run) -> None:
     write_files(run, batch=batch, r0=VICTIM, r5="loading\nno such file: data.bin\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
-    cause = "rank 5 on n3 ended with exit code 3, and no line shows why"
+    cause = "rank 5 on n3 ended with exit code 3 after it had printed: no such file: data.bin"
     text = "loading\nno such file: data.bin\nsrun: error: n3: task 5: Exited with exit code 3"
     assert failure[:7] == (5, "n3", 3, None, cause, text, run.rank_log(5))
 

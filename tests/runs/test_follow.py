@@ -129,7 +129,7 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, client: 
             rank=1,
             host="n1",
             exit_code=3,
-            headline="rank 1 on n1 ended with exit code 3, and no line shows why",
+            headline="rank 1 on n1 ended with exit code 3 after it had printed: no such file",
         ),
     )
 

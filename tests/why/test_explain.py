@@ -1662,3 +1662,113 @@ def test_a_signal_that_slurm_sends_before_the_time_limit_is_not_from_outside(
 def test_a_symbol_of_cuda_that_a_library_of_the_program_lacks(tmp_path: Path, message: str, is_shadowed: bool) -> None:
     verdict = why(tmp_path, run_log=TRACEBACK.format(error=f"ImportError: {message}") + EXIT)
     assert ("LD_LIBRARY_PATH" in verdict.cause and verdict.confidence == "certain") is is_shadowed, verdict.cause
+
+
+def test_a_silent_rank_that_crashed_is_the_culprit_and_not_another_silent_one(tmp_path: Path) -> None:
+    crash = "Fatal Python error: Segmentation fault\n"
+    end = "mpirun noticed that process rank 3 with PID 425 on node n2 exited on signal 11 (Segmentation fault).\n"
+    ranks = "".join(f"Rank {rank}/4 on n{1 + rank // 2}\n" for rank in range(4))
+    lost = "".join(f"[rank{rank}]: {line}\n" for rank in (0, 2) for line in LOST.splitlines())
+    verdict = why(tmp_path, job_log=ranks + STEPS + crash + lost + end)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("segfault", 3, "n2")
+
+
+def test_an_exit_code_of_mpi_is_explained_by_the_last_line_of_its_rank(tmp_path: Path) -> None:
+    log = "[rank 0] step 1\n[rank 1] step 1\n[rank 1] empty validation split, giving up\n"
+    log += "  Process name: [[17231,1],1]\n  Exit code:    5\n"
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank, verdict.evidence[0].line) == ("exit-code", 1, 3)
+    assert (
+        verdict.cause
+        == "rank 1 ended with exit code 5 after it had printed: [rank 1] empty validation split, giving up"
+    )
+
+
+def test_without_a_reason_in_its_last_line_an_exit_code_stays_unknown(tmp_path: Path) -> None:
+    log = "0: loading 40 files\n1: loading 40 files\nsrun: error: n1: task 1: Exited with exit code 3\n"
+    verdict = why(tmp_path, job_log=log)
+    assert verdict.cause == "unknown: rank 1 on n1 ended with exit code 3, and no line shows why"
+
+
+def _in_collective(rank: int, function: str, error: str) -> str:
+    library = "/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+    frames = f'  File "/u/train.py", line {60 + rank}, in main\n  File "{library}", line 99, in {function}\n'
+    text = f"Traceback (most recent call last):\n{frames}RuntimeError: {error}\n"
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("function", "class_"), [("broadcast", "collective-order"), ("all_reduce", "late-rank")])
+def test_ranks_in_different_collectives_when_one_of_them_timed_out(tmp_path: Path, function: str, class_: str) -> None:
+    closed = "[pair.cc:553] Connection closed by peer [10.77.0.12]:148"
+    late = "[unbound_buffer.cc:78] Timed out waiting 25000ms for recv operation to complete"
+    verdict = why(tmp_path, job_log=_in_collective(0, "all_reduce", closed) + _in_collective(1, function, late))
+    assert verdict.class_ == class_
+    assert ("rank 1 called broadcast" in verdict.cause) == (function == "broadcast")
+
+
+@pytest.mark.parametrize(
+    ("calls", "class_"),
+    [(("recv", "recv"), "deadlock"), (("send", "recv"), "cancelled"), (("barrier", "all_reduce"), "collective-order")],
+)
+def test_stacks_before_a_cancellation_show_for_what_all_ranks_waited(
+    tmp_path: Path, calls: tuple[str, str], class_: str
+) -> None:
+    log = ""
+    for rank, call in enumerate(calls):
+        library = "/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+        lines = [
+            "Stack (most recent call first):",
+            f'  File "{library}", line 9 in {call}',
+            '  File "/u/pipe.py", line 43 in exchange',
+            '  File "/u/pipe.py", line 57 in <module>',
+        ]
+        log += "".join(f"{rank}: {line}\n" for line in lines)
+    cancelled = "slurmstepd-n1: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-27T07:40:13 ***\n"
+    steps = "".join(f"1: step {step} loss 0.{step}\n" for step in range(4))
+    verdict = why(tmp_path, job_log=steps + log + cancelled)
+    assert verdict.class_ == class_
+
+
+@pytest.mark.parametrize(("later", "class_"), [("", "file-lock"), ("step 1 loss 2.0\n" * 20, "cancelled")])
+def test_a_lock_that_was_never_free_explains_a_cancelled_job(tmp_path: Path, later: str, class_: str) -> None:
+    waits = "".join(f"index/.lock is held by job 7 on n4, waiting ({5 * n} s) ...\n" for n in range(1, 8))
+    cancelled = "slurmstepd-n1: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-27T07:40:13 ***\n"
+    verdict = why(tmp_path, job_log="fold 0\n" + waits + later + cancelled)
+    assert verdict.class_ == class_
+
+
+@pytest.mark.parametrize(("batches", "class_"), [((12, 10, 8), "uneven-inputs"), ((12, 12, 12), "rank-vanished")])
+def test_a_rank_with_fewer_batches_leaves_the_others_behind(
+    tmp_path: Path, batches: tuple[int, ...], class_: str
+) -> None:
+    log = "".join(f"[rank {rank}] 13 documents, {count} batches per epoch\n" for rank, count in enumerate(batches))
+    log += "".join(f"[rank{rank}]: {line}\n" for rank in (0, 1) for line in LOST.splitlines())
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == (class_, 2)
+
+
+def test_a_carriage_return_in_a_value_comes_from_dos_line_ends(tmp_path: Path) -> None:
+    error = TRACEBACK.format(error="FileNotFoundError: no train shards under 'data/tiles\\r'")
+    assert why(tmp_path, job_log=STEPS + error).class_ == "line-endings"
+
+
+def test_a_later_command_that_the_script_does_not_need_is_no_failure(tmp_path: Path) -> None:
+    log = STEPS + "[n1 r0] finished\n[n2 r1] finished\n"
+    log += "python: can't open file '/u/plot.py': [Errno 2] No such file or directory\nplots failed (ignored)\n"
+    state = "JobId=42 JobName=net\n   JobState=COMPLETED Reason=None Dependency=(null)\n   ExitCode=0:0\n"
+    verdict = why(tmp_path, job_log=log, scontrol_txt=state)
+    assert (verdict.class_, verdict.confidence) == ("no-failure", "certain")
+
+
+def test_a_command_after_the_end_of_the_training_says_so(tmp_path: Path) -> None:
+    log = STEPS + "Training complete.\ncp: cannot create regular file '/archive/u/': No such file or directory\n"
+    verdict = why(tmp_path, job_log=log, sacct_txt="JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n1\n")
+    assert verdict.cause == "the script did not find a file: /archive/u/; the training had finished before"
+
+
+def test_labels_with_host_and_rank_in_brackets(tmp_path: Path) -> None:
+    log = "".join(f"[n{1 + rank // 2} r{rank}] started\n" for rank in range(4)) + STEPS
+    log += "[n2 r3] Traceback (most recent call last):\n"
+    log += '[n2 r3]   File "/u/train.py", line 9, in main\n[n2 r3] KeyError: 1\n'
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.rank, verdict.host) == (3, "n2")

@@ -1,7 +1,7 @@
 """Explains why a job failed: reads its logs and Slurm's messages, finds the culprit, and names a fix.
 
-`explain(paths)` is the interface; `elements.explain_elements` keeps the different answers about an array apart. The
-rules are data, in `rules/*.toml`; docs/why.md lists them.
+`explain(paths)` is the interface; `array_elements.explain_elements` keeps the different answers about an array apart.
+The rules are data, in `rules/*.toml`; docs/why.md lists them.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
         for event in last
         if _LAUNCHERS.fullmatch(event.groups.get("command", ""))
         or (
-            not attempt.success
+            not (attempt.success or event.is_survived)
             and _SAYS_FAILED.search(event.traceback.logged_as if event.traceback else event.line.text)
         )
     ]

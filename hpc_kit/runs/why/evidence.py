@@ -197,6 +197,16 @@ class LoaderReports:
     """A process waits for its workers."""
 
 
+@dataclass(slots=True)
+class InputReports:
+    """What ranks say about their inputs."""
+
+    batches: dict[int, int] = field(default_factory=dict)
+    """The number of batches or steps that a rank has stated first."""
+    ended: dict[int, LastLine] = field(default_factory=dict)
+    """Lines of ranks that have finished their batches, and printed no progress after that."""
+
+
 class Evidence:
     """All that the files of a job say, in the order of reading."""
 
@@ -223,8 +233,7 @@ class Evidence:
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
-        self.out_of_inputs: dict[int, LastLine] = {}
-        """Lines of ranks that have finished their batches, and printed no progress after that."""
+        self.inputs = InputReports()
         self.hosts: dict[int, str] = {}
         self.node_lists: dict[tuple[str, int], set[str]] = {}
         """Lists of the nodes of the job that a program printed in an attempt in a file."""

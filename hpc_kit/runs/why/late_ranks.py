@@ -34,6 +34,9 @@ ANALYSIS_ORDER = 1 << 30
 MAX_RANKS = 4096
 """Ranks beyond which missing ones are not looked for."""
 
+_LINES_OF_END = 10
+"""Lines that Slurm and srun print at most when they end a job."""
+
 _NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host", "nccl-version"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
 
@@ -97,7 +100,7 @@ def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | No
 
 def _ran_out_of_inputs(attempt: Attempt, mismatch: Event) -> Event | None:
     """Return the end of the inputs of the odd rank as the cause of a mismatch, if only its last lines say so."""
-    finished = attempt.evidence.out_of_inputs
+    finished = attempt.evidence.inputs.ended
     last = None if mismatch.rank is None else finished.get(mismatch.rank)
     if last is None or int(mismatch.groups["rank2"]) in finished:
         return None
@@ -118,15 +121,22 @@ def _calls(attempt: Attempt) -> list[Waiting]:
 
 
 def _different_functions(attempt: Attempt) -> Event | None:
-    """Return the ranks whose tracebacks end in different collectives, if every rank timed out in one."""
+    """Return the ranks whose tracebacks end in different collectives, if one timed out there and the others with it."""
     group = [
         Waiting(event.rank, None, function, None, event.line)
-        for event in attempt.of_class("collective-timeout")
+        for event in attempt.of_class(*VICTIMS)
         if event.traceback and event.rank is not None
         for function in [event.traceback.waits_in]
         if function
     ]
-    if len({each.operation for each in group}) < 2 or {each.rank for each in group} != attempt.evidence.ranks:
+    if not attempt.of_class("collective-timeout") or {each.rank for each in group} != attempt.evidence.ranks:
+        return None
+    return _different_operations(attempt, group)
+
+
+def _different_operations(attempt: Attempt, group: list[Waiting]) -> Event | None:
+    """Return the mismatch of the collectives in which ranks wait, without the proof that they are of one group."""
+    if len({each.operation for each in group}) < 2:
         return None
     found = _mismatch(attempt, "collective-mismatch-order", group, lambda each: f"called {each.operation}")
     found.is_hint = True
@@ -196,15 +206,19 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     by_rank = {key[1]: last for key, last in evidence.last.items()}
     if len(silent) > 1 and absent:
         return None
-    rank = next((each for each in silent if each in by_rank), silent[0])
-    if _ended(attempt, rank):
+    # A silent rank that ended by itself is to blame for the others that are silent.
+    if any(_ended(attempt, each) for each in silent):
         return None
+    rank = next((each for each in silent if each in by_rank), silent[0])
     last = by_rank.get(rank)
     line = waits[0].line
     if last is not None:
         line = _at(line, last, rank)
     ended = [each.text for each in by_rank.values() if reports_end_of_inputs(each.text)]
     if last is not None and last.text in ended and len(ended) < len(by_rank):
+        return _event(attempt, "uneven-inputs", line, rank)
+    batches = evidence.inputs.batches
+    if rank in batches and batches[rank] < min((batches.get(each, 0) for each in reporting), default=0):
         return _event(attempt, "uneven-inputs", line, rank)
     found = _event(attempt, "late-rank" if timed_out else "rank-vanished", line, rank)
     found.is_hint = last is None  # its log may not be among the files
@@ -254,8 +268,32 @@ def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _explain_hang(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the rank that held up the remaining ones, if Slurm ended a job that hung, as an event."""
-    is_hang = culprit.rule.class_ in {"time-limit", "cancelled", "terminated"}
-    return (_find_stuck(attempt) or find_stuck_workers(attempt)) if is_hang else None
+    if culprit.rule.class_ not in {"time-limit", "cancelled", "terminated"}:
+        return None
+    return _find_stuck(attempt) or find_stuck_workers(attempt) or _find_deadlock(attempt) or _find_lock(attempt)
+
+
+def _find_deadlock(attempt: Attempt) -> Event | None:
+    """Return the calls in which all ranks wait for each other, by the dumps of their stacks."""
+    evidence = attempt.evidence
+    stacks = {rank: stack for rank, stack in evidence.stacks.items() if stack is not None and not stack.has_moved}
+    calls = [
+        Waiting(rank, None, stack.traceback.collective, None, stack.line) for rank, stack in sorted(stacks.items())
+    ]
+    names = {each.operation for each in calls}
+    if len(calls) < max(2, evidence.world, len(evidence.ranks)) or None in names:
+        return None
+    if names in ({"recv"}, {"send"}):
+        found = _event(attempt, "deadlock", calls[0].line, None, detail=f"all are in {names.pop()}")
+        found.traceback = stacks[calls[0].rank].traceback
+        return found
+    return None if names & {"recv", "send"} else _different_operations(attempt, calls)
+
+
+def _find_lock(attempt: Attempt) -> Event | None:
+    """Return the lock for which the program still waited at its end."""
+    waits = [event for event in attempt.of_class("file-lock") if event.rule.kind == "symptom"]
+    return next((event for event in reversed(waits) if event.lines_after <= _LINES_OF_END), None)
 
 
 def find_stuck_workers(attempt: Attempt) -> Event | None:

@@ -308,9 +308,9 @@ class _FileCollector:
             # `set -x` shows that the script printed a line, which it does whatever happened.
             is_script = any(event.traceback for event in self.own) and before.startswith("+ echo ")
             if line.rank is not None and finished and reports_end_of_inputs(line.body):
-                self.evidence.out_of_inputs[line.rank] = LastLine(number, line.text, self.log.name)
+                self.evidence.inputs.ended[line.rank] = LastLine(number, line.text, self.log.name)
             elif line.rank is not None and shapes[_shape(text)] > 1 and _shape(text) in self.memory.counting:
-                self.evidence.out_of_inputs.pop(line.rank, None)
+                self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 

@@ -41,7 +41,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ", b"daemon",
+    b"horovod", b" pml ", b"daemon", b".lock",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset({
@@ -477,7 +477,8 @@ def _without_escapes(text: str) -> str:
 
 
 _RANK_PREFIX = re.compile(
-    r"\[[Rr]ank ?(?P<rank>\d+)\](?:: ?| )|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
+    r"\[(?:(?P<host2>[a-z][a-z-]*\d[\w.-]*)[ :|/] ?)?[Rr](?:ank)? ?(?P<rank>\d+)(?:(?: ?/ ?| of )\d+)?\](?:: ?| )"
+    r"|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
     r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
     r"|\((?:(?:Worker_TP|VllmWorker rank=)(?P<vllm>\d+) |[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
@@ -560,7 +561,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
             stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"]
             local = prefix["local"] or prefix["bare"]
             rank = int(stated) if stated else rank if rank is not None or not local else int(local)
-            host = prefix["host"] or host
+            host = prefix["host"] or prefix["host2"] or host
         elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
             host = prefix.groupdict().get("host") or host

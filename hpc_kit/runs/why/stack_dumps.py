@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.log_reader import Line
 
 _THREAD = re.compile(
-    r"(?:Current thread|Thread) 0x[0-9a-fA-F]+.{0,80}\(most recent call first\):|Thread \w+ \([\w+]+\)"
+    r"(?:Stack|(?:Current thread|Thread) 0x[0-9a-fA-F]+.{0,80}) ?\(most recent call first\):|Thread \w+ \([\w+]+\)"
 )
 """The line above the stack of a thread: of faulthandler, then of py-spy."""
 

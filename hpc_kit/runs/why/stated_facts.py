@@ -64,6 +64,12 @@ _PLACE_OF_LABEL = re.compile(
 )
 """The first lines of NCCL's debug output of a process, which begin with its host."""
 
+_BATCHES = re.compile(
+    r"(?i)\b(?P<before>\d+) (?:mini-?)?(?:batches|steps|iterations|iters)\b"
+    r"|\b(?:batches|steps|iterations|iters)(?: per epoch)? ?[=:] ?(?P<after>\d+)\b"
+)
+"""A rank states how many batches it has."""
+
 _NODE_LIST = re.compile(
     r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
 )
@@ -131,6 +137,7 @@ class StatedFacts:
         if line.rank is not None and (found := _TORCH.search(body)):
             self._evidence.torch.setdefault(line.rank, (found["version"], line))
             is_statement = True
+        is_statement |= self._read_batches(line)
         if found := _NODE_NAME.match(body):
             self._node, is_statement = found["node"], True
         if _NO_ANSWER.search(body):
@@ -151,6 +158,12 @@ class StatedFacts:
         if found := _WANTED_NODES.search(body):
             self._evidence.wanted_nodes = (int(found["nodes"] or 1), line)
         return is_statement
+
+    def _read_batches(self, line: Line) -> bool:
+        found = _BATCHES.search(line.body) if line.rank is not None else None
+        if found is not None and line.rank is not None:
+            self._evidence.inputs.batches.setdefault(line.rank, int(found["before"] or found["after"]))
+        return found is not None
 
     def _read_places(self, line: Line, attempt: int) -> bool:
         """Note the hosts that a line states. Return whether similar lines matter, too."""

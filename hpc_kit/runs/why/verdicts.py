@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.evidence import KERNEL, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.evidence import C10D, KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.failure_place import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.memory_figures import add_figures, describe_foreign_memory, used_up_memory
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.evidence import Event
+    from hpc_kit.runs.why.evidence import Event, LastLine
     from hpc_kit.runs.why.log_reader import Line
     from hpc_kit.runs.why.rules import Rule
     from hpc_kit.runs.why.slurm_tables import JobRow
@@ -86,6 +86,17 @@ _OF_NODES = {"launch-failure", "nodes-unavailable", "node-failure"}
 _SAVES = re.compile(r"(?i)\b(?:sav|writ|stor)ing\b|\b(?:save|write|store|dump)s? ")
 """The last line before Slurm ended an attempt says that the program writes a file."""
 
+_GIVES_REASON = re.compile(
+    r"(?i)\b(?:errors?|fail(?:ed|ure|s)?|fatal|abort(?:ing|ed)?|giv(?:e|ing) up|stopp(?:ed|ing)|exiting|quitting|cannot"
+    r"|can ?not|can't|could ?n[o']t|unable|no such|not (?:found|enough|set|supported|available|a)|missing|invalid|empty"
+    r"|unsupported|unknown|unexpected|refus(?:ed|ing)|must|expected|required?|too (?:many|few|large|small|long|short)"
+    r"|mismatch|wrong|diverged|no (?:\w+ ){1,3}(?:found|left|given)|exceed(?:s|ed)?)\b"
+)
+"""A program states why it ends."""
+
+_LABEL = re.compile(r"^ *\d+: ")
+"""The label of `srun --label`."""
+
 _OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>: ?")
 """The name of an object in front of the message of its exception, as urllib3 prints it."""
 
@@ -114,14 +125,21 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     # A victim only lost its connection: the rank to blame is another one, or unknown.
     is_victim = rule.class_ in VICTIMS
     # An exit code alone is no cause.
-    if rule.class_ == "exit-code":
+    last = _last_words(attempt, rank) if rule.class_ == "exit-code" else None
+    if last is not None:
+        cause = f"{cause.partition(', and no line')[0]} after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
+    elif rule.class_ == "exit-code":
         cause = "unknown: " + cause
     cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
+    if _follows_success(attempt, event):
+        cause += "; the training had finished before"
     if attempt.completed and rule.kind != "symptom":
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
     proofs = _proofs(attempt, event)
+    if last is not None:
+        proofs.insert(0, Proof(last.file, last.number, last.text.strip()[:500]))
     # No log contains the reason of a SIGKILL, but Slurm's accounting shows that the job had used all its memory.
     if rule.class_ == "killed" and (row := used_up_memory(attempt)) and row.line:
         cause = f"{cause.partition(';')[0]}; it had used {row.max_rss} of {row.req_mem}: out of host memory"
@@ -130,7 +148,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     shown_rank = None if is_victim or (rule.scope == "job" and not is_mismatch) else rank
     return Verdict(
         cause,
-        UNKNOWN if rule.class_ == "exit-code" else rule.class_,
+        UNKNOWN if cause.startswith("unknown: ") else rule.class_,
         shown_rank,
         None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
         proofs,
@@ -142,6 +160,27 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
+
+
+def _follows_success(attempt: Attempt, event: Event) -> bool:
+    """Return whether a command of the script failed after the program had reported success."""
+    return (
+        event.rule.kind in {"cause", "soft"}
+        and event.line.rank is None
+        and event.traceback is None
+        and any(
+            line.file == event.line.file and line.number < event.line.number and attempt.reports_success(line)
+            for line in attempt.success
+        )
+    )
+
+
+def _last_words(attempt: Attempt, rank: int | None) -> LastLine | None:
+    """Return the last line of a rank, if it may be the reason for which the program ended itself."""
+    last = attempt.evidence.last_of(rank)
+    if last is None or C10D.search(last.text) or not _GIVES_REASON.search(last.text):
+        return None
+    return last
 
 
 def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
