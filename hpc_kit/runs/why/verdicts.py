@@ -117,26 +117,11 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
-    cause = _OBJECT.sub("", fill_template(rule.cause, values))
-    if event.traceback and (frame := event.traceback.own_frame):
-        place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
-        cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
+    last = _last_words(attempt, rank) if rule.class_ == "exit-code" else None
+    cause = _describe_cause(attempt, event, values, host, last)
     is_mismatch = rule.class_.startswith("collective-")
     # A victim only lost its connection: the rank to blame is another one, or unknown.
     is_victim = rule.class_ in VICTIMS
-    # An exit code alone is no cause.
-    last = _last_words(attempt, rank) if rule.class_ == "exit-code" else None
-    if last is not None:
-        cause = f"{cause.partition(', and no line')[0]} after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
-    elif rule.class_ == "exit-code":
-        cause = "unknown: " + cause
-    cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
-    if _follows_success(attempt, event):
-        cause += "; the training had finished before"
-    if attempt.completed and rule.kind != "symptom":
-        cause += "; its script hid the exit status, so Slurm booked COMPLETED"
-    elif attempt.waits_or_runs() and not attempt.of_kind("end"):
-        cause += "; the job has not ended yet"
     proofs = _proofs(attempt, event)
     if last is not None:
         proofs.insert(0, Proof(last.file, last.number, last.text.strip()[:500]))
@@ -160,6 +145,30 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
+
+
+def _describe_cause(
+    attempt: Attempt, event: Event, values: dict[str, str], host: str | None, last: LastLine | None
+) -> str:
+    """Return the sentence about an event, with its line of code and what else is known about it."""
+    rule = event.rule
+    cause = _OBJECT.sub("", fill_template(rule.cause, values))
+    if event.traceback and (frame := event.traceback.own_frame):
+        place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
+        cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
+    # An exit code alone is no cause.
+    if last is not None:
+        cause = f"{cause.partition(', and no line')[0]} after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
+    elif rule.class_ == "exit-code":
+        cause = "unknown: " + cause
+    cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
+    if _follows_success(attempt, event):
+        cause += "; the training had finished before"
+    if attempt.completed and rule.kind != "symptom":
+        cause += "; its script hid the exit status, so Slurm booked COMPLETED"
+    elif attempt.waits_or_runs() and not attempt.of_kind("end"):
+        cause += "; the job has not ended yet"
+    return cause
 
 
 def _follows_success(attempt: Attempt, event: Event) -> bool:
