@@ -14,6 +14,16 @@ from hpc_kit.errors import HpcKitError, JobFailed, SpecError
 T = TypeVar("T")
 
 
+def own_rank() -> int:
+    """Return the rank of this process; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Return the number of ranks; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
 def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     """Return the value of each rank, on every rank. No rank leaves before all ranks came, so it is also a barrier.
 

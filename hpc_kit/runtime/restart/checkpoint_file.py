@@ -35,7 +35,7 @@ from hpc_kit.runtime.restart.checkpoint_folder import (
     publish,
     verify_checksums,
 )
-from hpc_kit.runtime.restart.checkpointer import last_line
+from hpc_kit.runtime.restart.checkpoint_writer import last_line
 from hpc_kit.runtime.restart.training_state import OBJECT, decode, module_tensors, optimizer_tensors, plain_name, unwrap
 
 _STATE, _VALUES, _GROUP = "optimizer.state.model.", "optimizer.values.model.", "optimizer.group.model."

@@ -7,21 +7,16 @@ model. So a checkpoint of one layout can be resumed under another.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
-from torch import Tensor
 from torch import distributed as dist
 
 from hpc_kit.errors import HpcKitError, SpecError
@@ -29,9 +24,16 @@ from hpc_kit.run_files import RUN_VARIABLE, SAVED, STOPPED, write_whole
 from hpc_kit.runtime import shutdown, watchdog
 from hpc_kit.runtime.first_failure import is_peer_loss
 from hpc_kit.runtime.restart import checkpoint_folder
-from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
-from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
+from hpc_kit.runtime.restart.all_ranks import gather, own_rank, run_on_all, world_size
+from hpc_kit.runtime.restart.attempts import FolderLock, is_restart, job_identity, write_error
 from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, Damage, Saved
+from hpc_kit.runtime.restart.checkpoint_writer import (
+    CheckpointWriter,
+    Written,
+    last_line,
+    new_cpu_group,
+    without_warning,
+)
 from hpc_kit.runtime.restart.stop_signal import LEAD_VARIABLE, StopAgreement, StopSignal
 from hpc_kit.runtime.restart.training_state import Shape, TrainingState
 
@@ -39,9 +41,6 @@ T = TypeVar("T")
 
 _LONG_SAVE, _LARGE_SHARE = 1.0, 0.1
 """Saves that take more than these seconds and more than this share of the time are reported."""
-
-_WRITE_TIMEOUT = timedelta(minutes=30)
-"""Ranks may need very different times to write their parts to a busy disk."""
 
 
 class Checkpointer:
@@ -112,7 +111,7 @@ class Checkpointer:
         self._agreement = StopAgreement(agree_every)
         self._state: TrainingState | None = None
         self._group: dist.ProcessGroup | None = None
-        self._writer: _Writer | None = None
+        self._writer: CheckpointWriter | None = None
         self._lock: FolderLock | None = None
         self._is_open = False
         self._save_seconds = 0.0
@@ -159,7 +158,7 @@ class Checkpointer:
         """
         if not self._is_open:
             self._open()
-        self._state = run_on_all(lambda: TrainingState(objects, _rank()), self._group)
+        self._state = run_on_all(lambda: TrainingState(objects, own_rank()), self._group)
         found = self._find()
         if found is None:
             if self.folder and is_restart(os.environ):
@@ -171,10 +170,8 @@ class Checkpointer:
         self._print(f"resume  step {step} of {display_path(found.path)}")
         if words := self._changed_options(found.info):
             self._print(f"note    the checkpoint was made with {words}: an unbroken training would differ")
-        if found.info.get("ranks") != _ranks():
-            self._print(
-                f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start from new seeds"
-            )
+        if (then := found.info.get("ranks")) != (now := world_size()):
+            self._print(f"note    {now} ranks instead of {then}: random numbers start from new seeds")
         self._save_seconds = found.info.get("seconds", 0.0)
         self._compare_with_lead()
         return step
@@ -236,14 +233,16 @@ class Checkpointer:
 
     def _open(self) -> None:
         """Check the folder and lock it. Rank 0 does this for all."""
-        self._group = self._agreement.group = _new_cpu_group()
+        self._group = self._agreement.group = new_cpu_group()
         self._on_main(_remove_stop_mark)
         if folder := self.folder:
             self._on_main(partial(checkpoint_folder.prepare_folder, folder))
             if self._is_shared(folder):
                 self._lock = self._on_main(partial(FolderLock, folder))
                 self._on_main(partial(checkpoint_folder.remove_leftovers, folder))
-                self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
+                self._writer = CheckpointWriter(
+                    folder, self.keep, self._options, self._group, own_group=self.asynchronous
+                )
             else:
                 self.folder = None
         shutdown.call_before_destroy(self._finish)
@@ -251,7 +250,7 @@ class Checkpointer:
 
     def _on_main(self, work: Callable[[], T]) -> T | None:
         """Run a function on rank 0; if it fails, it fails on all ranks."""
-        return run_on_all(lambda: work() if _rank() == 0 else None, self._group)
+        return run_on_all(lambda: work() if own_rank() == 0 else None, self._group)
 
     def _is_shared(self, folder: Path) -> bool:
         """Return whether all hosts see what rank 0 writes into the folder.
@@ -266,7 +265,7 @@ class Checkpointer:
             # Path.exists() raises an error where this user may not look into the folder.
             seen = gather((socket.gethostname(), os.path.exists(mark)), self._group)  # noqa: PTH110
         finally:
-            if _rank() == 0:
+            if own_rank() == 0:
                 mark.unlink(missing_ok=True)
         blind_hosts = sorted({host for host, is_there in seen if not is_there})
         if not blind_hosts:
@@ -307,7 +306,7 @@ class Checkpointer:
 
     def _verify(self, found: Saved) -> Damage | None:
         """Return the damage of a checkpoint that any rank finds. Each rank reads its share of the files."""
-        damage = checkpoint_folder.verify_checksums(found.path, found.info, _rank(), _ranks())
+        damage = checkpoint_folder.verify_checksums(found.path, found.info, own_rank(), world_size())
         if damage and not damage.is_permanent:
             damage = damage._replace(text=f"{damage.text} on {socket.gethostname()}")
         return next(filter(None, gather(damage, self._group)), None)
@@ -359,11 +358,11 @@ class Checkpointer:
                 found=f"{path}: {difference}" + (f"\nit was made with {words}" if words else ""),
                 remedy="build the same model, or start in another folder",
             )
-        is_same_layout = info.get("ranks") == _ranks()
+        is_same_layout = info.get("ranks") == world_size()
         shared = set(info.get("shared", []))
         targets = run_on_all(lambda: state.targets(saved, is_same_layout=is_same_layout, shared=shared), self._group)
         try:
-            with _without_warning():
+            with without_warning():
                 dcp.state_dict_loader.load(targets, storage_reader=reader, process_group=self._group)
         except torch.OutOfMemoryError:
             raise  # a RuntimeError that the files did not cause
@@ -455,167 +454,15 @@ class Checkpointer:
     def _note_step(self, name: str, done: int) -> None:
         """Tell the batch script about a stop or a save. torchrun hides the exit code of its workers."""
         run = os.environ.get(RUN_VARIABLE)
-        if run and _rank() == 0:
+        if run and own_rank() == 0:
             try:
                 write_whole(Path(run, name), f"{done} {time.time():.3f}\n".encode())
             except OSError as error:
                 self._print(f"warning: {run}/{name} cannot be written: {error.strerror or error}")
 
     def _print(self, line: str) -> None:
-        if _rank() == 0:
+        if own_rank() == 0:
             self._report(line)
-
-
-class Written(NamedTuple):
-    """The end of a save."""
-
-    path: Path
-    done: int
-    """Steps of the training."""
-
-    seconds: float
-
-
-class _Writer:
-    """Writes checkpoints into a folder, in this thread or in another one."""
-
-    def __init__(
-        self, folder: Path, keep: int, options: dict[str, str], group: dist.ProcessGroup | None, *, own_group: bool
-    ) -> None:
-        self.folder, self.keep, self.options = folder, keep, options
-        self.group = _new_cpu_group() if own_group else group
-        self.path = folder
-        """The checkpoint that is written in the thread."""
-
-        self._executor: ThreadPoolExecutor | None = None
-        self._running: Future[Written] | None = None
-        self._stager: Any = None
-        self._staged: dict[str, tuple[torch.Size, torch.dtype]] = {}
-
-    @property
-    def is_busy(self) -> bool:
-        """True while a save runs in the thread."""
-        return self._running is not None and not self._running.done()
-
-    def start(self, done: int, state: dict[str, Tensor], digests: Callable[[Mapping[str, Tensor]], Any]) -> None:
-        """Copy the state, and write the copy in a thread."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="hpc_kit_save")
-        self.path = checkpoint_folder.checkpoint_path(self.folder, done)
-        self._running = self._executor.submit(self.write, done, self._copy(state), digests)
-
-    def _copy(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a copy of the tensors in the memory of the host."""
-        from torch.distributed.checkpoint.staging import BlockingAsyncStager
-
-        # Bytes of encoded objects are new in each call, and may have another length.
-        tensors = {name: value for name, value in state.items() if value.dtype != torch.uint8 or value.is_cuda}
-        shapes = {name: (value.shape, value.dtype) for name, value in tensors.items()}
-        if shapes != self._staged:
-            # On a GPU, the same pinned memory is used again: copies to it are several times faster.
-            self._stager = BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())
-            self._staged = shapes
-        return {**state, **self._stager.stage(tensors)}
-
-    def result(self) -> Written | None:
-        """Wait for the save in the thread, and return its end; None if there was none."""
-        running, self._running = self._running, None
-        return running.result() if running else None
-
-    def close(self) -> None:
-        """End the thread."""
-        if self._executor:
-            self._executor.shutdown()
-            self._executor = None
-
-    def write(self, done: int, state: dict[str, Tensor], digests: Callable[[Mapping[str, Tensor]], Any]) -> Written:
-        """Write a checkpoint, and remove old ones.
-
-        Raises:
-            SpecError: It cannot be written, on every rank.
-        """
-        from torch.distributed import checkpoint as dcp
-
-        begun, is_main = time.monotonic(), _rank() == 0
-        path = checkpoint_folder.checkpoint_path(self.folder, done)
-        draft = checkpoint_folder.draft_of(path)
-        if is_main:
-            shutil.rmtree(draft, ignore_errors=True)
-        gather(None, self.group)  # no rank writes before rank 0 has removed what a failed save left
-        try:
-            with _without_warning():
-                dcp.state_dict_saver.save(
-                    state,
-                    storage_writer=dcp.filesystem.FileSystemWriter(draft),
-                    # Of equal copies, the lowest rank's counts: with DistributedDataParallel, its buffers do.
-                    planner=dcp.default_planner.DefaultSavePlanner(dedup_save_to_lowest_rank=True),
-                    process_group=self.group,
-                )
-        except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
-            if isinstance(error, RuntimeError) and is_peer_loss(error):
-                raise  # not a problem of the disk: another rank did not come or has died
-            shutil.rmtree(draft, ignore_errors=True)
-            raise write_error(path, last_line(error)) from error
-        try:
-            checksums = run_on_all(partial(checkpoint_folder.compute_own_checksums, draft, _rank()), self.group)
-            own = digests(state)
-            parts = gather((checksums, own, time.monotonic() - begun), self.group)
-            info = CheckpointInfo(
-                step=done,
-                time=time.time(),
-                seconds=round(max(seconds for *_, seconds in parts), 3),
-                ranks=_ranks(),
-                shared=[name for name in own if all(each[name] == own[name] for _, each, _ in parts)],
-                options=self.options,
-                checksums={name: value for each, _, _ in parts for name, value in each.items()},
-                run=job_identity(os.environ),
-                attempt=int(os.environ.get(ATTEMPT_VARIABLE, "") or 1),
-            )
-            run_on_all(lambda: self._publish(draft, path, info) if is_main else None, self.group)
-        except HpcKitError:
-            if is_main:
-                shutil.rmtree(draft, ignore_errors=True)
-            raise
-        return Written(path, done, time.monotonic() - begun)
-
-    def _publish(self, draft: Path, path: Path, info: CheckpointInfo) -> None:
-        try:
-            saved, _ = checkpoint_folder.list_checkpoints(self.folder)
-            info["number"] = 1 + max((each.info.get("number", 0) for each in saved), default=0)
-            checkpoint_folder.publish(draft, path, info)
-            checkpoint_folder.point_latest_to(path)
-            checkpoint_folder.remove_old(self.folder, self.keep)
-        except OSError as error:
-            raise write_error(path, error.strerror or str(error)) from error
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _new_cpu_group() -> dist.ProcessGroup | None:
-    """Return a group of all ranks for messages between CPUs; None without a process group.
-
-    While one rank writes to a slow disk, the ranks wait longer than the time-out of the training may allow.
-    """
-    if not dist.is_initialized():
-        return None
-    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT))
-
-
-@contextmanager
-def _without_warning() -> Iterator[None]:
-    """Silence torch's remark that a single process saves or loads, which is on purpose here."""
-    if dist.is_initialized():
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
 
 
 def _read_shapes(path: Path, reader: Any) -> dict[str, Shape]:
@@ -654,8 +501,3 @@ def format_option(name: str, value: str) -> str:
     option = f"--{name.replace('_', '-')}"
     remarks = {"True": option, "False": f"{option} not given", "None": f"{option} not given"}
     return remarks.get(value, f"{option} {value}")
-
-
-def last_line(error: BaseException) -> str:
-    """Return the last line of an error: torch puts the messages of all ranks below a heading."""
-    return str(error).strip().rpartition("\n")[2] or type(error).__name__
