@@ -261,6 +261,11 @@ class BatchScript:
         return self._parsed.comments
 
     @cached_property
+    def comment_lines(self) -> list[tuple[int, str]]:
+        """The comments with their lines."""
+        return [(number, self.lines[number - 1][column - 1 :]) for number, column in sorted(self.comments.items())]
+
+    @cached_property
     def comment_blocks(self) -> list[tuple[tuple[int, ...], str]]:
         """The comments on lines of their own: the lines of each, and its text as one line."""
         lines = [number for number in sorted(self.comments) if self.lines[number - 1].lstrip().startswith("#")]

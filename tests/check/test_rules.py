@@ -56,6 +56,17 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT417", HEAD + "trap 'sbatch \"$SELF\"' EXIT\ncd d || exit 1\npython t.py\n", 2, W, "at every end"),
+    Bad("KIT417", HEAD + 'again() { sync; sbatch "$0"; }\ntrap again EXIT\npython t.py\n', 3, W, "at every end"),
+    Bad("KIT501", HEAD + "set -a; . ~/.config/ml-keys\nenv | sort\n", 3, W, "prints the value"),
+    Bad("KIT123", HEAD + "#SBATCH -c32 --mem-per-cpu=120G\npython t.py\n", 2, W, "3.75 TiB on a node"),
+    Bad(
+        "KIT123",
+        HEAD + "#SBATCH --mem=96G\n#   a.ffcv  90G\n# 16 GB b.ffcv\ncp d/a.ffcv d/b.ffcv /dev/shm/x\n./t\n",
+        5,
+        W,
+        "106 GiB",
+    ),
     Bad(
         "KIT207",
         ONE_A_NODE + "srun bash -c 'accelerate launch --config_file a.yaml --num_machines 4 --num_processes 16 "
@@ -2021,6 +2032,13 @@ GOOD = [
     ("KIT312", HEAD + "python t.py --limit_train_batches 0.25 --overfit_batches 0.0 --detect_anomaly False\n"),
     ("KIT312", HEAD + "#SBATCH -t 20\npython t.py --limit_train_batches 10 --detect_anomaly\n"),
     ("KIT252", HEAD + "#SBATCH -a 1-9\necho $SLURM_ARRAY_TASK_ID > index.txt\npython t.py\n"),
+    ("KIT417", HEAD + "[ -f done ] && exit 0\ntrap 'sbatch \"$0\"' EXIT\npython t.py\n"),
+    ("KIT417", HEAD + "trap 'sbatch \"$0\"' EXIT\npython t.py && trap - EXIT\n"),
+    ("KIT417", HEAD + "trap '[ -f done ] || sbatch \"$0\"' EXIT\npython t.py\n"),
+    ("KIT501", HEAD + "set -a; . ~/.config/monkeys\nenv | sort\n"),
+    ("KIT123", HEAD + "#SBATCH -c2 --mem-per-cpu=500G\npython t.py\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# a.ffcv: 16G of 900G\ncp a.ffcv /dev/shm/x\n./t\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# a.ffcv: 900G\ncp a.ffcv /scratch/x\n./t\n"),
     ("KIT123", HEAD + "#SBATCH --gres=gpu:8\n#SBATCH --mem=0\npython t.py\n"),
     ("KIT429", HEAD + "a=$(sbatch a.sh | awk '{print $4}')\nsbatch -d afterok:$a b.sh\n"),
     ("KIT429", HEAD + "a=$(sbatch a.sh | cut -d ' ' -f 4)\nsbatch -d afterok:$a b.sh\n"),

@@ -421,6 +421,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     forbidden = script.directive("no-requeue")
     allowed = script.directive("requeue")
     training = script.training
+    yield from _endless_traps(script)
     for step in script.batch_commands:
         requeue = _requeues_in(step)
         again = step.name == "sbatch" and any(_is_this_script(script, text) for text in step.texts[1:])
@@ -452,6 +453,31 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
                 what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
+
+
+def _endless_traps(script: BatchScript) -> Iterator[Problem]:
+    """Find a trap that starts the job again whenever it ends."""
+    for trap in script.batch_commands:
+        if _starts_again_at_exit(script, trap):
+            what = "the trap starts the job again at every end, even after a failure at its start: it never ends"
+            yield Problem(trap, what, 'write a condition before it, such as [ -f done ] || sbatch "$0"', certain=False)
+
+
+def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
+    """Tell whether a trap for EXIT starts this job again without a condition, and nothing takes the trap back."""
+    code, handler = trap.trap_code, script.functions.get(trap.trap_code, [])
+    back = any(step.name == "trap" and step.texts[1:2] == ["-"] for step in script.commands)
+    # An `exit` below the trap runs it, too.
+    above = [*handler, *script.commands_before(trap)]
+    stops = any(step.name in {"exit", "return"} and step.is_conditional for step in above)
+    if not trap.trap_signals & {"EXIT", "0"} or back or stops or re.search(r"&&|\|\||\[|\b(if|case|test)\b", code):
+        return False
+    if any(not step.is_conditional and (_requeues_in(step) or is_next_of_chain(script, step)) for step in handler):
+        return True
+    submits = re.search(r"(?:\A|[;\n])\s*sbatch\s([^;\n]*)", code)
+    names = submits[1].replace('"', "").split() if submits is not None else []
+    again = any(re.match(r"\$\{?(SELF|THIS)", name) or _is_this_script(script, script.resolve(name)) for name in names)
+    return again or _REQUEUES.search(code) is not None
 
 
 def _may_stay_away(script: BatchScript, step: TracedCommand, training: LaunchLine) -> bool:

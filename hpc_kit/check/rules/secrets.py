@@ -53,7 +53,9 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 _PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
 _PASSES_ON = frozenset({"cat", "head", "sort", "tee"})
 """Programs behind a pipe that print what they read."""
-_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z")
+_SECRET_FILE = re.compile(
+    r"(?i)(secrets?|tokens?|credentials?|(?<![a-z])(api_?)?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z"
+)
 
 
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
