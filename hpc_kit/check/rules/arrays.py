@@ -61,7 +61,7 @@ class _Index:
                 self.values.pop(each.name, None)
                 self.lengths.pop(each.name, None)
             elif each.value.elements is None:
-                self.values[each.name] = each.value.raw.strip("\"'")
+                self.values[each.name] = each.value.unquoted
             elif all(map(_is_one_word, each.value.elements)):
                 self.lengths[each.name] = len(each.value.elements)
                 self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
@@ -140,7 +140,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     index = _Index(script)
     seen = _read_names(script)
     selected: dict[str, _Selection] = {}
-    for part in [part for step in script.commands for part in step.syntax.parts]:
+    for part in script.parts:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
         length = index.lengths.get(part.text)
         if subscript is None or part.text in seen or not index.depends(subscript[1]):
@@ -196,7 +196,7 @@ def _outside_list(script: BatchScript, name: str, elements: range, selected: dic
 def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
     """Find a `sed`, `awk` or `head` that gets 0 as the number of a line in the first element of the array."""
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
-    for number, line in [*script.command_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
+    for number, line in [*script.command_lines, *((step.line, step.text) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"] or match["set"]) if match else None
         if match and name and (name == _INDEX or index.compute(f"${name}", 0) == 0):
@@ -251,8 +251,7 @@ def _combinations_left(
 
 def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
     """Find a `case` on the index that has a branch for many elements of the array, but not for all."""
-    cases = {id(each): each for step in script.commands for each in step.compounds if each.kind == "case"}
-    for compound in cases.values():
+    for compound in script.compounds("case"):
         subject, *patterns = compound.words or ("",)
         if not index.depends(subject) or any("$" in pattern or "(" in pattern for pattern in patterns):
             continue
@@ -404,7 +403,7 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
         output, content = step.syntax.output, [*step.texts, step.stdin.text if step.stdin is not None else ""]
         if output is None or not any(_INDEX in text for text in content):
             continue
-        path = script.resolve(output.raw.strip("\"'"))
+        path = script.resolve(output.unquoted)
         readers = [launch for launch in script.training if any(path in text for text in launch.program.texts)]
         own = "$" in _SAME_FOR_ALL.sub("", path) or (readers and _moves_to_own_folder(script, readers[0]))
         if readers and not own and "/" in path.strip("./"):

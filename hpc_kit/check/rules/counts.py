@@ -263,7 +263,7 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     argument = launch.argument("world-size") if launch.program.kind == "python" else None
     world = argument.number if argument is not None else None
     # Processes that the program starts itself are ranks, too.
-    forks = "multiprocessing" in " ".join(launch.command.texts)
+    forks = "multiprocessing" in launch.command.text
     if argument is not None and world is not None and world not in {*known, size.nodes} and not forks:
         yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
     for each in script.assignments_of("WORLD_SIZE"):
@@ -365,12 +365,10 @@ _PADDED = re.compile(
 def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
     """Find arithmetic with a number that has leading zeros."""
     padded = {each.name: each.value.line for each in script.written_assignments if _PADDED.fullmatch(each.value.raw)}
-    for compound in (compound for step in script.commands for compound in step.compounds if compound.kind == "for"):
-        if any(map(_PADDED.fullmatch, compound.words)):
-            padded[compound.name] = compound.line
+    padded |= {loop.name: loop.line for loop in script.compounds("for") if any(map(_PADDED.fullmatch, loop.words))}
     # A second assignment may remove the zeros.
     several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}
-    for part in (part for step in script.commands for part in step.syntax.parts if padded.keys() - several):
+    for part in script.parts if padded.keys() - several else ():
         text = part.text if part.kind == "arithmetic" else part.detail if part.detail.startswith("[") else ""
         names = re.findall(r"(?<!10#)(?<!10#\$)(?<!10#\$\{)\b[A-Za-z_]\w*", text)
         name = next((name for name in names if name in padded.keys() - several), None)
@@ -558,8 +556,8 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
         if (script.size_of(launch).nodes or nodes) < nodes:
             places.append(srun)
     # Steps in $(...), of which the trace knows the text alone.
-    for part in [part for command in script.batch_commands for part in command.syntax.parts]:
-        step = re.match(r"\s*srun\s[^|;&]*", part.text) if part.kind == "command" else None
+    for part in [part for command in script.batch_commands for part in command.substitutions]:
+        step = re.match(r"\s*srun\s[^|;&]*", part.text)
         one_node = step and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", step[0])
         if step and one_node and not re.search(r"\s(-G|--gpus[= ])", step[0]):
             places.append(part.origin)

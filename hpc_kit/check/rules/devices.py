@@ -148,7 +148,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         if script.has_reason(launch.line, named=True):
             continue
         srun = launch.stage("srun")
-        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
+        options = {**script.options, **(srun.option_texts if srun else {})}
         text = launch.argument(*_DEVICE_OPTIONS)
         if (script.size_of(launch).tasks_per_node or script.size_of(launch).ntasks or 1) > 1:
             yield from _local_ranks(script, launch, options, text)

@@ -77,7 +77,7 @@ def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the command runs in a `bash -l`, which reads the result of `conda init`."""
     inside = [launch for launch in script.launch_lines if launch.inner_command is step]
     shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
-    return any(_LOGIN.match("#!" + " ".join(stage.texts)) for stage in shells)
+    return any(_LOGIN.match("#!" + stage.text) for stage in shells)
 
 
 def _taken_up(step: TracedCommand) -> bool:
@@ -368,7 +368,7 @@ def download_while_offline(script: BatchScript) -> Iterator[Problem]:
     offline: dict[str, int] = {}
     for step in script.batch_commands:
         own = {each.name: each for each in step.written_assignments if each.name in _OFFLINE}
-        text = " ".join(step.texts)
+        text = step.text
         if step.name == "unset":
             offline = {name: line for name, line in offline.items() if name not in step.texts}
         elif step.name in DECLARING or not step.words:
@@ -376,7 +376,7 @@ def download_while_offline(script: BatchScript) -> Iterator[Problem]:
                 offline.pop(name, None)
                 # A branch may choose it for a case in which nothing is downloaded.
                 if (
-                    each.value.raw.strip("\"'").lower() in _ON
+                    each.value.unquoted.lower() in _ON
                     and step.name == "export"
                     and not (step.is_conditional or step.around("subshell", "function"))
                 ):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import set_variables
@@ -57,7 +57,7 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
         if folder is not None:
             using = (each for each in wide if _reaches(script, folder, each))
         elif entered is not None and _fills_here(step):
-            folder, last = _plain(entered.words[1].text), entered
+            folder, last = plain_path(entered.words[1].text), entered
             # The tasks of srun start in the current folder of the batch shell.
             using = (each for each in wide if not _leaves(script, last, step, each.command))
         elif (path := _written_file(script, step)) is not None:
@@ -76,9 +76,9 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
 def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
     """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
     output = step.syntax.output
-    path = _plain(script.resolve(output.raw.strip("\"'"))) if output is not None else ""
+    path = plain_path(script.resolve(output.unquoted)) if output is not None else ""
     served = step.texts[1:] if step.in_background and step.name != "srun" else []
-    paths = [path, *(_plain(text.rpartition("=")[2]) for text in served)]
+    paths = [path, *(plain_path(text.rpartition("=")[2]) for text in served)]
     return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
 
 
@@ -94,9 +94,7 @@ def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bo
 def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     """Tell whether the tasks use the folder: on their line, in a variable, or as the current folder."""
     texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
-    exported = {word.text for step in script.commands if step.name in {"declare", "export"} for word in step.words[1:]}
-    known = [each for each in script.assignments if each.is_exported or each.name in exported]
-    texts += [each.value.text for each in known if each.line < launch.line]
+    texts += [each.value.text for each in script.exported_assignments if each.line < launch.line]
     before = [step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.line]
     texts += [word.text for step in before for word in step.words]
     return any(_names(text, folder) for text in texts)
@@ -115,14 +113,14 @@ def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
 
 
 def _names(text: str, folder: str) -> bool:
-    return re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", _plain(text)) is not None
+    return re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", plain_path(text)) is not None
 
 
 def _entered(step: TracedCommand, before: str | None) -> str | None:
     """Return the node-local folder that is current after a `cd` or similar command."""
     if step.name == "popd":
         return None
-    target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
+    target = plain_path(step.words[1].text) if len(step.words) > 1 else "~"
     if OWN_DISK.match(target):
         return target
     return None if target.startswith(("/", "$", "~", "-")) else before
@@ -143,12 +141,8 @@ def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, l
     """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
     between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
     subshell = entered.around("subshell")
-    alone = subshell is not None and not any(subshell is each for each in last.compounds)
+    alone = subshell is not None and not last.is_inside(subshell)
     return alone or any(_entered(step, "here") is None for step in between)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
 
 
 def _filled(step: TracedCommand) -> str | None:
@@ -162,7 +156,7 @@ def _filled(step: TracedCommand) -> str | None:
     elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
         places = rest[-1:]
     match = OWN_DISK.match(places[-1]) if places else None
-    return None if match is None else _plain(places[-1]).rstrip("/.")
+    return None if match is None else plain_path(places[-1]).rstrip("/.")
 
 
 _KEEPS_LAST = re.compile(r"(?i)last|latest|newest|current|best|status|state|progress|pid|heartbeat")
@@ -183,33 +177,21 @@ def last_line_only(script: BatchScript) -> Iterator[Problem]:
         if step.name not in {"echo", "printf"} or output is None or loop is None or step.is_conditional:
             continue
         changing = script.changed_in(loop)
-        path = _plain(script.resolve(output.raw.strip("\"'")))
-        is_fixed = not changing & _variables((output,)) and not re.search(r"\$\(|/dev/|\$RANDOM", path)
-        if not changing & _variables(step.syntax.words) or not is_fixed or _KEEPS_LAST.search(path):
+        path = plain_path(script.resolve(output.unquoted))
+        is_fixed = not changing & output.variables and not re.search(r"\$\(|/dev/|\$RANDOM", path)
+        if not changing & step.syntax.variables or not is_fixed or _KEEPS_LAST.search(path):
             continue
-        if _is_used_in(script, loop, step, path):
+        # Another command of the loop may name the file, or end the loop.
+        others = [each for each in script.commands_in(loop) if each is not step]
+        if any(each.name in {"break", "exit"} or any(_names(text, path) for text in each.texts) for each in others):
             continue
         for launch in script.launch_lines:
-            outside = launch.line > step.line and all(each is not loop for each in launch.command.compounds)
-            if outside and any(_names(word.text, path) for word in launch.command.words):
+            outside = launch.line > step.line and not launch.command.is_inside(loop)
+            if outside and any(_names(text, path) for text in launch.command.texts):
                 what = f"each pass of the loop empties {path}: only its last line remains"
                 hosts = re.search(r"(?i)host|machine|node", path) is not None
                 yield Problem(step, what, "write >>, and remove the file before the loop", (launch.line,), hosts)
                 break
-
-
-def _variables(words: Iterable[Word]) -> set[str]:
-    return {part.text for word in words for part in word.parts if part.kind == "variable"}
-
-
-def _is_used_in(script: BatchScript, loop: CompoundCommand, step: TracedCommand, path: str) -> bool:
-    """Tell whether another command of the loop names the file, or ends the loop."""
-    inside = [each for each in script.commands if any(around is loop for around in each.compounds)]
-    return any(
-        each.name in {"break", "exit"} or any(_names(text, path) for text in each.texts)
-        for each in inside
-        if each is not step
-    )
 
 
 _FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
@@ -271,8 +253,9 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name == "scancel" and _cancels_all(words):
             what = "scancel ends all jobs of the user, not this one alone"
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
-        shared = next((text for text in words[1:] if _is_shared(script, text)), None)
-        if shared is not None and launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)):
+        recursive = launch.program.name == "rm" and re.search(r"\s-\w*[rR]", launch.program.text)
+        shared = next((text for text in words[1:] if _is_shared(script, text)), None) if recursive else None
+        if shared is not None:
             what = f"other jobs may read {shared} at this moment"
             yield Problem(launch.program, what, "remove the line, or delete a folder of this job only")
         if alone:

@@ -290,7 +290,7 @@ def sweep_without_multirun(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         words = launch.program.words
         # `python -m MODULE` is no --multirun.
-        first = next((n for n, word in enumerate(words) if word is launch.program.option("file", "module")), 0)
+        first = next((n for n, word in enumerate(words) if word is launch.file), 0)
         arguments = words[first + 1 :]
         texts = [word.text for word in arguments]
         multirun = {"-m", "--multirun"} & set(texts) or any("hydra.mode=" in text for text in texts)

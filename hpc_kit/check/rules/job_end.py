@@ -8,7 +8,15 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, Word, parse, program_of
+from hpc_kit.check.bash_syntax import (
+    CompoundCommand,
+    Origin,
+    SimpleCommand,
+    Word,
+    parse,
+    program_of,
+    simple_commands,
+)
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ShellVariables
@@ -50,12 +58,12 @@ class ExitStatusFlow(NamedTuple):
     @property
     def is_relied_on(self) -> bool:
         """A later command states that the training has succeeded: a job with `afterok` on this one, or a mark."""
-        return any(_RELIES.match(" ".join(each.texts)) for each in self.followers if not each.is_conditional)
+        return any(_RELIES.match(each.text) for each in self.followers if not each.is_conditional)
 
     @property
     def is_read(self) -> bool:
-        """A later command reads `$?`."""
-        return any(map(_reads_status, self.followers))
+        """A later command reads `$?`. The pattern `?` of file names is text, and not a variable."""
+        return any(each.reads("?") for each in self.followers)
 
     def finding(self, what: str, remedy: str, *evidence: int, certain: bool | None = None) -> Problem:
         """Return a finding at the launch line. A lost status is an error only if a later command relies on it."""
@@ -74,14 +82,19 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     calls = _calls_of(script, step)
     if calls is None:
         return None
-    places = [place for call in calls for place in _within_function(call)]
-    followers = [each for call in calls for each in _followers(script, call)]
+    # Of each call, the positions up to the function that contains it.
+    around = [list(call.position.outward()) for call in calls]
+    ends = [next((n for n, place in enumerate(places, 1) if place.kind == "function"), None) for places in around]
+    places = [place for positions, end in zip(around, ends, strict=True) for place in positions[:end]]
+    after = [(call, each) for call in calls for each in script.commands_after(call) if _comes_after(each, call)]
+    # An option at the beginning of a line is the rest of a broken one.
+    followers = [each for _, each in after if not re.match(r"--?[A-Za-z]", each.name)]
     # The script itself decides what a failure means.
     if any(place.role == "condition" for place in places):
         return None
     pipefail = any(call.pipefail for call in calls)
     # Without pipefail, a pipe has the status of its last command.
-    piped = (each for each in places if each.pipeline_index + 1 < len(each.pipeline.commands) and not pipefail)
+    piped = (each for each in places if each.piped_to and not pipefail)
     shielded = (each for each in places if each.chain_index + 1 < len(each.chain.pipelines) or each.pipeline.negated)
     return ExitStatusFlow(
         training[-1],
@@ -113,22 +126,6 @@ def _calls_of(script: BatchScript, step: TracedCommand) -> list[TracedCommand] |
 _MOST_CALLS = 8
 
 
-def _within_function(step: TracedCommand) -> list[BlockPosition]:
-    """Return the positions around a command, up to the function that contains it."""
-    places = []
-    for place in step.position.outward():
-        places.append(place)
-        if place.kind == "function":
-            break
-    return places
-
-
-def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
-    # An option at the beginning of a line is the rest of a broken one.
-    after = [each for each in script.commands_after(step) if not re.match(r"--?[A-Za-z]", each.name)]
-    return [each for each in after if _comes_after(each, step)]
-
-
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
     if step.in_task or step.around("function") is not launch.around("function"):
@@ -157,9 +154,7 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
     # A bare `exit` returns the status of the command before it, which is the training.
-    if followers and followers[0].name == "exit" and len(followers[0].words) == 1:
-        return None
-    return followers[-1] if followers else None
+    return None if not followers or followers[0].texts == ["exit"] else followers[-1]
 
 
 @rule("KIT401", "warning")
@@ -192,7 +187,8 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
-        prints = behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind)
+        files = any(each.syntax.output or each.syntax.appended for each in behind)
+        prints = behind and all(each.name in _PRINTS for each in behind) and not files
         # In `train && copy || echo failed`, the status is that of the echo.
         if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, certain=False)
@@ -207,16 +203,6 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     if last is not None and (shield is not None or not flow.errexit):
         what = f"the job returns the status of '{_shown(last)}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
-
-
-def _to_file(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether a message goes to a file."""
-    return step.syntax.output is not None or ">>" in script.lines[step.line - 1]
-
-
-def _reads_status(step: TracedCommand) -> bool:
-    """Tell whether a command reads `$?`. The pattern `?` of file names is text, and not a variable."""
-    return any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts)
 
 
 def _shown(step: TracedCommand) -> str:
@@ -251,14 +237,14 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
 def _captured(script: BatchScript) -> Iterator[Problem]:
     """Find a step in `NAME=$(srun ...)` whose failure has no effect."""
     for step in script.batch_commands:
-        part = next((part for part in step.syntax.parts if part.kind == "command" and _runs_training(part.text)), None)
+        part = next((part for part in step.substitutions if _runs_training(part.text)), None)
         if part is None or step.in_condition():
             continue
         followers = script.commands_after(step)
         # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
         plain = not step.words
         shielded = len(step.position.chain.pipelines) > 1
-        read = any(map(_reads_status, followers[:1])) or "$?" in step.texts
+        read = any(each.reads("?") for each in followers[:1]) or "$?" in step.texts
         if plain and (step.errexit or shielded or read or not followers or saves_status(tuple(followers))):
             continue
         effect = "the script goes on" if plain else f"{step.name} has a status of its own"
@@ -298,7 +284,7 @@ def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
 
 def _shielded(step: TracedCommand) -> bool:
     """Tell whether `if`, `||` or `&&` uses the status."""
-    return step.in_condition() or any(len(place.chain.pipelines) > 1 for place in step.position.outward())
+    return step.in_condition() or step.position.is_chained
 
 
 @rule("KIT402")
@@ -344,7 +330,7 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
         if step.name != "wait" or len(step.words) > 1:
             continue
         place = step.position
-        reads = any(map(_reads_status, script.commands_after(step)[:1]))
+        reads = any(each.reads("?") for each in script.commands_after(step)[:1])
         if reads or step.in_condition("if", "while", "until") or _uses_failure(place):
             what = "wait without a process id always returns 0: the script never sees a failure"
             remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
@@ -379,9 +365,9 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     if not waits or saves_status(flow.followers):
         return
     wait, loop = waits[-1], flow.launch.command.around(*LOOPS)
-    match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].unquoted) if len(wait.words) == 2 else None
     # `pid=$!` in a loop keeps the last process id alone.
-    if match and loop and not any(loop is each for each in wait.compounds):
+    if match and loop and not wait.is_inside(loop):
         name = match[1]
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name and not each.append and each.value.elements is None for each in last):
@@ -413,18 +399,17 @@ def _detached(script: BatchScript) -> Iterator[Problem]:
 
 def _left_behind(script: BatchScript, flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find earlier background starts of the same program. They end when the last one does."""
-    program = flow.launch.program.option("file", "module")
+    program = flow.launch.file
     if program is None or any(map(_waits, script.commands)):
         return
     for launch in script.launch_lines:
-        same = launch.is_training and launch.program.option("file", "module")
+        same = launch.is_training and launch.file
         if launch is flow.launch or not same or same.text != program.text or launch.command.in_task:
             continue
         if launch.command.in_background:
-            last_line = flow.launch.line
-            what = f"nothing waits for this: the job ends when {program.text} in line {last_line} has ended"
-            lines = (flow.launch.line,)
-            yield Problem(launch.stages[0], what, "end each of them in &, and wait for each", lines, certain=False)
+            end = flow.launch.line
+            what = f"nothing waits for this: the job ends when {program.text} in line {end} has ended"
+            yield Problem(launch.stages[0], what, "end each of them in &, and wait for each", (end,), certain=False)
             return
 
 
@@ -458,8 +443,7 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
         before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
-        recursive = step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts)
-        if before is None or not recursive or step.errexit or step.is_conditional or _shielded(before):
+        if before is None or not step.removes_folders or step.errexit or step.is_conditional or _shielded(before):
             continue
         copied = _copied_paths(before)
         handled = any("ERR" in each.trap_signals for each in script.commands_before(step))
@@ -527,8 +511,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
 def _handles_failure(compound: CompoundCommand) -> bool:
     """Tell whether an `if` has an `else` that does more than print."""
     blocks = [block for role, block in compound.bodies if role == "else"]
-    pipelines = [each for block in blocks for statement in block for each in statement.chain.pipelines]
-    return not all(program_of(each) in {"echo", "printf"} for pipeline in pipelines for each in pipeline.commands)
+    return any(program_of(each) not in {"echo", "printf"} for block in blocks for each in simple_commands(block))
 
 
 @rule("KIT405")
@@ -554,7 +537,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     if flow.background:
         followers = followers[waits[-1] + 1 :] if waits else []
     for index, step in enumerate(followers):
-        if not _reads_status(step):
+        if not step.reads("?"):
             continue
         before = followers[index - 1] if index else None
         branches = (place for place in step.position.outward() if place.role != "condition" or place.chain_index)
@@ -622,11 +605,11 @@ def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
     """Find a training before the last one whose `$?` is the status of a pipe."""
     for launch in script.training[:-1]:
         step, place = launch.command, launch.command.position
-        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        behind = place.piped_to
         if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
             continue
         later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
-        if any(map(_reads_status, later[:1])):
+        if any(each.reads("?") for each in later[:1]):
             name = program_of(behind[-1]) or "its last command"
             what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
             remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
@@ -639,8 +622,8 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         return
     for launch, later in pairwise(script.training):
         step, place = launch.command, launch.command.position
-        behind = place.pipeline.commands[place.pipeline_index + 1 :]
-        starts = launch.agent or (launch.multiplier and launch.program.option("file", "module"))
+        behind = place.piped_to
+        starts = launch.agent or (launch.multiplier and launch.file)
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
         if loose or not behind or not (starts or launch.is_named_training) or len(place.chain.pipelines) > 1:
             continue

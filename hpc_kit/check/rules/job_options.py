@@ -231,7 +231,7 @@ def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
     """Find the first word with a pattern that only Slurm expands."""
     names = {"j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME", "A": "SLURM_ARRAY_JOB_ID"}
     for word in words:
-        text = word.raw.strip("\"'") if isinstance(word, Word) else word.text
+        text = word.unquoted if isinstance(word, Word) else word.text
         match = _PATTERN.search(text)
         # `%Y-%j` is a format for dates.
         if match is not None and text != match[0] and not re.search("%[YymdHMS]", text):

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
-from hpc_kit.check.expansion import TaskVariableUse
+from hpc_kit.check.expansion import TaskVariableUse, plain_path
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.counts import count_processes
@@ -296,7 +296,7 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
 
 def _plain_path(text: str) -> str:
     """Return a path without the folder in which the script runs."""
-    return re.sub(r"\A(\./|\$\{?(SLURM_SUBMIT_DIR|PWD)\}?/)+", "", re.sub(r"\$\{(\w+)\}", r"$\1", text))
+    return re.sub(r"\A(\./|\$(SLURM_SUBMIT_DIR|PWD)/)+", "", plain_path(text))
 
 
 @rule("KIT204")
@@ -333,7 +333,7 @@ _OF_ELEMENT = re.compile(r"SLURM_(ARRAY_TASK_ID|PROCID|LOCALID|NODEID)\Z")
 def _early_in_other_job(script: BatchScript) -> Iterator[Problem]:
     """Find a variable of a task or element in the code of a job that this script submits."""
     for step in script.batch_commands if "array" not in script.options else ():
-        words = step.syntax.words if step.name == "sbatch" and "--wrap" in " ".join(step.texts) else ()
+        words = step.syntax.words if step.name == "sbatch" and "--wrap" in step.text else ()
         parts = [part for word in words for part in word.parts]
         parts += step.syntax.document or () if step.name == "sbatch" else ()
         for part in parts:
@@ -349,25 +349,18 @@ def _early_exports(script: BatchScript) -> Iterator[Problem]:
     multiple = [script.size_of(launch) for launch in training]
     agents = all(launch.agent for launch in training)
     in_python = any(launch.program.kind == "python" for launch in training)
-    inside = {each.name for each in script.assignments if each.in_task}
+    inside, exported = {each.name for each in script.assignments if each.in_task}, script.exported_assignments
     for each in script.assignments:
         # An agent gives its processes ranks of their own, and takes its own from its options.
         if agents and not each.name.startswith("PET_"):
             continue
-        exported = each.is_exported or each.name in _exported_later(script)
-        if exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
+        if each in exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
             for read in each.value.task_variables:
                 wide = next((size for size in multiple if _differs(read.name, size)), None)
                 if wide is not None:
                     # A shell script may set the variable again.
                     early = _early(read, wide, each.line)
                     yield early._replace(certain=early.certain and in_python)
-
-
-def _exported_later(script: BatchScript) -> set[str]:
-    """Return the variables that `export NAME ...` passes on after their assignment, as scripts for sh do."""
-    exports = [step for step in script.batch_commands if step.name == "export"]
-    return {text for step in exports for text in step.texts[1:] if text.isidentifier()}
 
 
 def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:

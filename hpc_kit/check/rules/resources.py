@@ -68,9 +68,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(opens, what, remedy, (launch.line,))
             return
         device = launch.argument("device", "accelerator")
-        flag = re.search(
-            r"--((use|enable)[-_](cuda|gpu)|cuda)(?! (0|[Ff]alse|no)\b)(?= |\Z)", " ".join(launch.program.texts)
-        )
+        flag = re.search(r"--((use|enable)[-_](cuda|gpu)|cuda)(?! (0|[Ff]alse|no)\b)(?= |\Z)", launch.program.text)
         if device is None or not re.match(r"(cuda|gpu)\b", device.text):
             device = next((word for word in launch.program.words if flag and word.text == flag[0]), None)
         if device is not None:

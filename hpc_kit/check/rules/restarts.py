@@ -60,7 +60,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
 
 def _skips_finished_work(script: BatchScript) -> bool:
     """Tell whether one start does all of the work, `[ -s "$OUT" ] && exit`: the log of an earlier one is worthless."""
-    if not script.training or any(_RESUMES.search(" ".join(launch.command.texts)) for launch in script.training):
+    if not script.training or any(_RESUMES.search(launch.command.text) for launch in script.training):
         return False
     for step in script.commands_before(script.training[0].command):
         if step.name == "exit" and step.texts[1:2] in ([], ["0"]) and step.is_conditional:
@@ -73,9 +73,9 @@ def _skips_finished_work(script: BatchScript) -> bool:
 
 def overwritten_files(launch: LaunchLine) -> list[Word]:
     """Return the files of `>` and `tee` that a launch line overwrites."""
-    position, output = launch.command.position, launch.command.syntax.output
+    output = launch.command.syntax.output
     files = [output] if output is not None else []
-    for command in position.pipeline.commands[position.pipeline_index + 1 :]:
+    for command in launch.command.position.piped_to:
         if isinstance(command, SimpleCommand) and program_of(command) == "tee":
             appends = any((word.plain or "").startswith("-a") for word in command.words)
             files += command.words[1:2] if not appends else ()
@@ -124,7 +124,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         return
     # A script that copies files may bring its checkpoint to a shared folder and back.
     for launch in training if not _copies_files(script) else ():
-        local = next((word for option, word in launch.option_values() if _is_left_behind(option, word)), None)
+        values = [word for option, word in launch.option_values() if _OF_CHECKPOINT.search(option)]
+        local = next((word for word in values if OWN_DISK.match(word.text)), None)
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
@@ -151,8 +152,8 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
-    files = [launch.program.option("file", "module") for launch in script.training]
-    names = [re.split(r"[/.]", file.text.removesuffix(".py"))[-1] if file is not None else "" for file in files]
+    files = [launch.file.text if launch.file is not None else "" for launch in script.training]
+    names = [re.split(r"[/.]", file.removesuffix(".py"))[-1] for file in files]
     # The second start of another program than a training mostly has nothing to resume.
     known = known and not all(map(_NO_TRAINING.search, names))
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
@@ -163,11 +164,11 @@ def _mentions_no_resume(script: BatchScript) -> bool:
 def _starts_anew(launch: LaunchLine) -> ExpandedText | None:
     """Return the option of a training that ignores all checkpoints."""
     # The option of the checkpoint wins over --overwrite_output_dir.
-    if launch.argument("resume-from-checkpoint") is None:
-        anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
-        start = launch.argument("init-from")
-        return anew or (start if start is not None and start.text == "scratch" else None)
-    return None
+    if launch.argument("resume-from-checkpoint") is not None:
+        return None
+    anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
+    start = launch.argument("init-from")
+    return anew or (start if start is not None and start.text == "scratch" else None)
 
 
 def _chain_of(script: BatchScript) -> Place | None:
@@ -184,7 +185,7 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     following = next((step for step in script.batch_commands if is_next_of_chain(script, step)), None)
     for launch in script.training if following is not None else ():
         values = list(launch.option_values())
-        loaded = [word.text.rpartition("=")[2] for option, word in values if _LOADS.search(option)]
+        loaded = [word.text for option, word in values if _LOADS.search(option)]
         # A path names the checkpoint of the job before.
         automatic = loaded and not any(re.search(r"[/$]", text) for text in loaded)
         saved = [word for option, word in values if _FOLDER.search(option) and not _LOADS.search(word.text)]
@@ -207,7 +208,7 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
         (match, word)
         for launch in script.training
         for option, word in launch.option_values()
-        if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
+        if (match := _NEWEST.match(word.text)) and not _LOADS.search(option)
     ]
     copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
     for number, line in script.command_lines if saved and not copies else ():
@@ -221,12 +222,7 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
                 return
 
 
-def _is_left_behind(option: str, word: ExpandedText) -> bool:
-    """Tell whether an option names a checkpoint on a disk of the node."""
-    names = re.search(r"ckpt|checkpoint|save|resume|load", option, re.IGNORECASE) is not None
-    return names and OWN_DISK.match(word.text.rpartition("=")[2]) is not None
-
-
+_OF_CHECKPOINT = re.compile(r"(?i)ckpt|checkpoint|save|resume|load")
 _COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
 
 
@@ -292,7 +288,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
             continue
         in_handler = any(compound.name in handlers for compound in step.compounds)
         texts = _REMOVES.findall(step.trap_code)
-        if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
+        if step.removes_folders:
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
         if _finds_checkpoints(step):
             texts = step.texts[1:2]
@@ -330,12 +326,9 @@ def _tests_path(step: TracedCommand) -> bool:
 
 def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:
     """Return the file in a folder that a training names with an option of this pattern."""
-    for launch in script.training if folder else ():
-        for option, word in launch.option_values():
-            path = word.text.rpartition("=")[2]
-            if (path == folder or path.startswith(folder + "/")) and pattern.search(option):
-                return path
-    return None
+    values = [each for launch in script.training for each in launch.option_values()] if folder else []
+    inside = [(option, word.text) for option, word in values if f"{word.text}/".startswith(f"{folder}/")]
+    return next((path for option, path in inside if pattern.search(option)), None)
 
 
 _LISTED = re.compile(r"\bls\s([^|]*)\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
@@ -390,15 +383,14 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
 def _is_loaded(script: BatchScript, line: str) -> bool:
     """Tell whether an option that loads a checkpoint gets the variable that a line sets."""
     name = re.match(r"\s*(?:export\s+)?(\w+)=", line)
-    return (
-        name is not None and re.search(rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b", script.code) is not None
-    )
+    loads = rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b" if name is not None else r"\Z."
+    return re.search(loads, script.code) is not None
 
 
 def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
     """Find the last element of a list of checkpoints, `C=(out/checkpoint-*)` and `${C[-1]}`."""
     lists = {each.name for each in script.written_assignments if re.fullmatch(rf"\(\S*{_UNPADDED}/?\)", each.value.raw)}
-    for part in [part for step in script.commands for part in step.syntax.parts]:
+    for part in script.parts:
         last = part.kind == "variable" and part.text in lists
         if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
             yield Problem(part.origin, _SORTED_AS_TEXT, "use ls -d ... | sort -V | tail -n 1", certain=False)
@@ -433,14 +425,14 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
         if requeue and forbidden is not None and (allowed is None or allowed.line < forbidden.line):
             what = "Slurm refuses to requeue a job with --no-requeue"
             yield Problem(step, what, "remove #SBATCH --no-requeue", (forbidden.line,))
-        elif requeue and "SLURM_ARRAY_JOB_ID" in " ".join(step.texts) and "TASK_ID" not in " ".join(step.texts):
+        elif requeue and "SLURM_ARRAY_JOB_ID" in step.text and "TASK_ID" not in step.text:
             what = "this starts all elements of the array again"
             yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
-        elif again and training and step.line < training[0].line and _is_unconditional(step):
+        elif again and training and step.line < training[0].line and not (step.compounds or step.is_conditional):
             stops = any(
                 each.name == "scancel" or (each.name == "exit" and each.is_conditional) for each in script.commands
             )
-            if not stops and "afternotok" not in " ".join(step.texts):
+            if not stops and "afternotok" not in step.text:
                 what = "each job submits the next one, and nothing ends the chain"
                 remedy = "write a condition before it: [ -f done ] || sbatch ...; or --dependency=afternotok:..."
                 yield Problem(step, what, remedy, (training[0].line,), certain=False)
@@ -483,7 +475,7 @@ def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
 def _may_stay_away(script: BatchScript, step: TracedCommand, training: LaunchLine) -> bool:
     """Tell whether a command has a condition, or one such as `[ -f done ] && exit 0` stands before it."""
     exits = [each for each in script.commands_before(step) if each.name == "exit" and each.is_conditional]
-    return not _is_unconditional(step) or any(each.line != training.line for each in exits)
+    return bool(step.compounds) or step.is_conditional or any(each.line != training.line for each in exits)
 
 
 def _is_this_script(script: BatchScript, text: str) -> bool:
@@ -495,11 +487,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     if "/" in text.removeprefix("./") or (exists is not None and exists(text)):
         return False
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
-    names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
-    names = {name.replace("-", "_") for name in names}
-    return (
-        PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
-    )
+    names = {name.replace("-", "_") for name in (script.options.get("job-name"), log and log[0]) if name}
+    path = PurePath(text)
+    return path.suffix in {".sbatch", ".slurm", ".sh", ".job"} and path.stem.replace("-", "_") in names
 
 
 def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
@@ -510,10 +500,8 @@ def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
 
 def _counts_on(step: TracedCommand) -> bool:
     """Tell whether a command passes on a number that is one more than its own: `N=$((N+1))`, or `$((N + 1))` alone."""
-    exported = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
-    return exported or any(
-        re.fullmatch(r"\"?\$\(\(\s*\$?\w+\s*\+\s*1\s*\)\)\"?", word.raw) for word in step.syntax.words
-    )
+    counter = re.compile(r".*\b(\w+)=\$\(\(\s*[${]*\1\b|\"?\$\(\(\s*\$?\w+\s*\+\s*1\s*\)\)\"?\Z")
+    return any(counter.match(word.raw) for word in step.syntax.words)
 
 
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
@@ -523,15 +511,11 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
     """
     if step.name != "sbatch" or step.around("function") or script.options.keys() & {"dependency", "begin"}:
         return False
-    if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
+    if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", step.text):
         return False
     # `[ -z "$SLURM_JOB_ID" ] && sbatch "$0" && exit` runs outside of a job.
     leaves = any(each.name == "exit" and each.position.block is step.position.block for each in script.commands)
     return (_counts_on(step) or (again and step.is_conditional)) and not leaves
-
-
-def _is_unconditional(step: TracedCommand) -> bool:
-    return not step.compounds and all(place.chain_index == 0 for place in step.position.outward())
 
 
 _RESULTS = re.compile(
@@ -555,11 +539,12 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         inside = _is_on_own_disk(script, launch)
         for option, word in launch.option_values():
-            path = word.text.rpartition("=")[2]
+            path = word.text
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
             # What is for debugging may be lost.
-            local = local and re.search(r"debug|test|bench", path) is None
-            if not local or not path or not _RESULTS.match(option) or _is_named_again(script, launch, path):
+            if not local or not path or re.search(r"debug|test|bench", path) or not _RESULTS.match(option):
+                continue
+            if _is_named_again(script, launch, path):
                 continue
             what = f"{path} is on the disk of the node, and nothing copies it"
             yield Problem(word, what, "copy it after the training, or name a shared folder", (launch.line,))

@@ -124,7 +124,7 @@ def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
     for step in [step for step in script.batch_commands if "xtrace" in step.options]:
         # An empty value hides no secret.
-        names = [each.name for each in step.written_assignments if each.value.raw.strip("\"'")]
+        names = [each.name for each in step.written_assignments if each.value.unquoted]
         names += [part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail]
         name = next((name for name in names if is_secret_name(name)), None)
         if name is not None:

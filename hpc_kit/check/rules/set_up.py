@@ -262,7 +262,7 @@ def bash_in_zsh(script: BatchScript) -> Iterator[Problem]:
     lists = {each.name for each in script.written_assignments if each.value.elements is not None}
     if re.search(r"(?:typeset|declare|local)\s+-\w*A", script.code):
         lists = set()  # a table counts from nothing
-    for part in [part for step in script.commands for part in step.syntax.parts]:
+    for part in script.parts:
         if part.kind == "variable" and part.text in lists and part.detail == "[0]":
             what = f"${{{part.text}[0]}} is empty: zsh counts from 1"
             yield Problem(part.origin, what, "write #!/bin/bash, or the index 1", (1,))

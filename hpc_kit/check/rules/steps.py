@@ -112,7 +112,7 @@ def larger_step(script: BatchScript) -> Iterator[Problem]:
 
 def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tuple[str, str, bool]]:
     """Yield the resources of which a step asks for more than the job: the text, the option, whether it must fail."""
-    options = {name: text.text for name, text in srun.options.items()}
+    options = srun.option_texts
     nodes = parse_count(options.get("nodes"))
     if nodes and job.nodes and nodes > job.nodes:
         # A script that leaves the number of nodes to the command line of sbatch may get more of them.
@@ -219,7 +219,7 @@ _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pac
 
 def _own_workers(launch: LaunchLine) -> ExpandedText | None:
     """Return the number of processes that a program of preparation starts itself."""
-    file, workers = launch.program.option("file", "module"), launch.argument("workers", "num-workers", "num-proc")
+    file, workers = launch.file, launch.argument("workers", "num-workers", "num-proc")
     by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|ARRAY_TASK|mpi", text) for text in launch.program.texts)
     prepares = file is not None and _PREPARES.search(PurePath(file.text).name)
     return workers if workers is not None and prepares and not by_rank and (workers.number or 0) > 1 else None
@@ -227,12 +227,12 @@ def _own_workers(launch: LaunchLine) -> ExpandedText | None:
 
 def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
     """Return the file that a program prepares if it is missing: `[ -f FILE ] || srun python prepare.py --out FILE`."""
-    file = launch.program.option("file", "module")
+    file = launch.file
     by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|mpi", text) for text in launch.program.texts)
     if file is None or by_rank or not _PREPARES.search(PurePath(file.text).name):
         return None
     tests = "\n".join(script.condition_lines(launch.command))
-    words = [word.raw.strip("\"'") for word in launch.inner_command.syntax.words]
+    words = [word.unquoted for word in launch.inner_command.syntax.words]
     tested = (word for word in words if re.search(rf"-[defs]\s+[\"']?{re.escape(word)}(?![\w/])", tests))
     return next((word for word in tested if not word.startswith("-")), None)
 
@@ -319,7 +319,7 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     """Return the resources of a step; None if it shares them, or says where it runs."""
     if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
         return None
-    options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
+    options, size = srun.option_texts, script.size_of(launch)
     gpus, nodes = read_gpu_counts(options), size.nodes or script.size.nodes or 1
     given = bool(options.keys() & {"gres", *GPU_COUNT_OPTIONS})
     # A step without an option inherits --gpus-per-task, or all GPUs that the job has on its nodes.
