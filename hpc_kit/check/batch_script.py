@@ -83,8 +83,8 @@ _OUTDATED = re.compile(
 """Words of a comment that explains why a setting was needed once."""
 _REASON = re.compile(
     r"(?i)\b(because|since|so that|otherwise|on purpose|deliberate(ly)?|intention(al|ally|ed)?|by design|workaround"
-    r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|group|node|partition|site)|admins?|administrators?"
-    r"|policy|prolog|reserved)\b"
+    r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|node|partition|site)|for (this|our) group"
+    r"|admins?|administrators?|policy|prolog|reserved)\b"
 )
 """Words of a comment that names a reason."""
 

@@ -96,8 +96,8 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
 
     --gpus counts the GPUs of the whole job. With --gpus-per-task it implies the number of tasks, with --gpus-per-node
     the number of nodes. sbatch refuses the script if --ntasks or --nodes gives another number ("Failed to validate job
-    spec"), or if --gpus is less than one per node. The tasks of a node cannot have more GPUs than --gres or
-    --gpus-per-node gives it.
+    spec"), or if --gpus is less than one per node. --nodes and --gpus-per-task alone give no number of tasks (a warning). The
+    tasks of a node cannot have more GPUs than --gres or --gpus-per-node gives it.
 
     Fix: remove --gpus; of --gres and --gpus-per-task, keep one.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
@@ -112,6 +112,13 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
             what = f"{job.tasks_per_node} tasks x {of_task} GPUs = {need}, but --{on_node}={part[on_node].value}"
             lines = (part[on_node].line, script.line_of("ntasks-per-node", "ntasks"))
             yield Problem(place, what, f"use --gpus-per-task={max(1, have // (job.tasks_per_node or 1))}", lines)
+        if (
+            of_task
+            and "nodes" in part
+            and part.keys().isdisjoint({"gpus", "ntasks", "ntasks-per-node", "ntasks-per-gpu", on_node})
+        ):
+            what = "--gpus-per-task needs a number of tasks: without one, sbatch refuses the job"
+            yield Problem(part["gpus-per-task"], what, "add --ntasks-per-node=...", certain=False)
         if total is None or (have is not None and need > have):
             continue
         nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None

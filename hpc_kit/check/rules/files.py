@@ -235,7 +235,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     `pkill python` and `killall` end all matching processes of the user on the node, also those of other jobs.
     `rm -rf /tmp/*` removes the files of other jobs. `rm -rf $DIR/*` removes /* if the variable is empty: the rule finds
     variables that the script does not set. `rm -rf` of a cache or a folder that a whole group shares removes files that
-    other jobs read at this moment.
+    other jobs read at this moment. Elements of an array may run on the same node: the first one that removes a folder
+    of all of them takes it from the rest.
 
     Fix: end the processes of this job by their id (`kill "$pid"`), and remove a folder of this job, such as
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
@@ -243,6 +244,12 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """
     # On an exclusive node, there are no other jobs.
     alone = "exclusive" in script.options
+    array = script.options.get("array", "%1")
+    for step in script.batch_commands if not alone and not array.endswith("%1") else ():
+        path = next((text for text in removed_folders(step) if _OF_ELEMENTS.match(script.resolve(text))), None)
+        if path is not None:
+            what = f"the first element of the array to end removes {path}, which others on the node use"
+            yield Problem(step, what, "write $SLURM_JOB_ID in the name of the folder", (script.line_of("array"),))
     for step in script.commands:
         match = re.search(r"\b((?:pkill|killall)\b[^;&|]*)|\bscancel (-u|--user|--me)", step.trap_code)
         if match is not None and not (match[1] and (alone or _ends_own(match[1].split()))):
@@ -264,6 +271,18 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
             what = f"{launch.program.name} also ends processes of other jobs on the node"
             yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
         yield from _removals(script, launch, words)
+
+
+_OF_ELEMENTS = re.compile(r"(?!.*(JOB_?ID|TASK_?ID|\$\(|\$\$|mktemp))/(tmp|dev/shm|local_?scratch|lscratch)/\w*[$\w]")
+"""A folder of the node that elements of an array share."""
+_REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
+
+
+def removed_folders(step: TracedCommand) -> list[str]:
+    """Return the arguments of an `rm -r`, or those in the code of a trap."""
+    if step.removes_folders:
+        return [text for text in step.texts[1:] if not text.startswith("-")]
+    return _REMOVES.findall(step.trap_code)
 
 
 def _ends_own(words: list[str]) -> bool:

@@ -219,8 +219,11 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(part.origin, what, "use the variable of Slurm, such as $SLURM_SUBMIT_DIR")
 
 
-_EXCLUSIVE = (("fp16", "bf16"), ("load-in-4bit", "load-in-8bit"))
-"""Switches of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
+_EXCLUSIVE = (
+    ("fp16", "bf16"), ("load-in-4bit", "load-in-8bit"), ("train-samples", "train-iters"),
+    ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("train-iters", "lr-warmup-samples"),
+)  # fmt: skip
+"""Options of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
 _OFF = frozenset({"0", "false", "no", "none", "off"})
 
 
@@ -229,8 +232,9 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     """The program gets two options of which it accepts one.
 
     With --fp16 and --bf16, Transformers stops with "At most one of fp16 and bf16 can be True", and Megatron-LM with an
-    assertion. A model is loaded in 4 or in 8 bits, not in both. `--load_best_model_at_end` requires an evaluation at
-    each checkpoint: the same strategy for both.
+    assertion. So does Megatron-LM if one option counts iterations and another one samples. A model is loaded in 4 or in
+    8 bits, not in both. `--load_best_model_at_end` requires an evaluation at each checkpoint: the same strategy for
+    both.
 
     Fix: keep one of the two.
     Documented: huggingface.co/docs/transformers, TrainingArguments.

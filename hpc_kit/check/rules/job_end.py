@@ -383,7 +383,7 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
 
 
 def _detached(script: BatchScript) -> Iterator[Problem]:
-    """Find a training in a detached tmux, screen or container: the job ends with the batch script."""
+    """Find a program that a detached tmux, screen or container runs, or that goes to the background by itself."""
     for step in script.batch_commands:
         options = step.texts[1:]
         detached = step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
@@ -392,9 +392,13 @@ def _detached(script: BatchScript) -> Iterator[Problem]:
         if step.name == "docker" and "run" in options[:2]:
             flags = list(takewhile(lambda text: text.startswith("-") or text == "run", options))
             detached = any(re.match(r"-[it]*d[it]*\Z|--detach\Z", text) for text in flags)
+        # abaqus returns at once without `interactive`.
+        if step.name == "abaqus" and any(text.startswith("job=") for text in options):
+            detached = not any(re.match(r"int|ask_delete=|help", text) for text in options)
         if detached and all(map(_is_short, script.commands_after(step))):
             what = f"{step.name} runs the program in the background: the job ends immediately"
-            yield Problem(step, what, f"write the command without {step.name}")
+            remedy = "write interactive" if step.name == "abaqus" else f"write the command without {step.name}"
+            yield Problem(step, what, remedy)
 
 
 def _left_behind(script: BatchScript, flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -642,14 +646,20 @@ _COUNTS_UP = re.compile(
 
 @rule("KIT406")
 def count_ends_script(script: BatchScript) -> Iterator[Problem]:
-    """`((i++))` under `set -e`, with a counter that begins at 0.
+    """`((i++))` or `read -d ''` under `set -e`: the command returns 1 although nothing is wrong.
 
     An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
-    first count ends the script, after the first step of a loop.
+    first count ends the script, after the first step of a loop. `read -d ''` reads to the end of its input, and returns
+    1 there.
 
-    Fix: `i=$((i + 1))`, or `((++i))`.
-    Documented: bash(1), Compound Commands and set -e.
+    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`.
+    Documented: bash(1), Compound Commands, read and set -e.
     """
+    for step in script.batch_commands:
+        whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
+        if whole and step.errexit and not step.position.is_chained and not step.in_condition():
+            what = "read -d '' returns 1 at the end of its input, and set -e ends the script"
+            yield Problem(step, what, "write || true behind it", (step.options["errexit"],))
     for number, line in script.command_lines:
         match = _COUNTS_UP.search(line)
         if match is None:

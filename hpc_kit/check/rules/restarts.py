@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
-from hpc_kit.check.rules.files import OWN_DISK
+from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
 
@@ -182,17 +182,19 @@ def _chain_of(script: BatchScript) -> Place | None:
 
 def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     """Find a chain of jobs that resume, but whose folder of checkpoints has the job id in its name."""
-    following = next((step for step in script.batch_commands if is_next_of_chain(script, step)), None)
-    for launch in script.training if following is not None else ():
+    chain = [step.line for step in script.batch_commands if is_next_of_chain(script, step)]
+    # A comment may tell how to submit the jobs.
+    chain += [number for number, text in script.comment_lines if re.search(r"\bsbatch\b.*\bafter(any|ok|notok):", text)]
+    for launch in script.training if chain else ():
         values = list(launch.option_values())
         loaded = [word.text for option, word in values if _LOADS.search(option)]
-        # A path names the checkpoint of the job before.
-        automatic = loaded and not any(re.search(r"[/$]", text) for text in loaded)
+        # A path without the id of this job names the checkpoint of the job before.
+        automatic = loaded and all("SLURM_JOB_ID" in text or not re.search(r"[/$]", text) for text in loaded)
         saved = [word for option, word in values if _FOLDER.search(option) and not _LOADS.search(word.text)]
         # Another folder, whose name stays the same, may contain the checkpoints.
-        if following is not None and automatic and saved and all("SLURM_JOB_ID" in word.text for word in saved):
+        if automatic and saved and all("SLURM_JOB_ID" in word.text for word in saved):
             what = "the next job of the chain has another id: it looks for its checkpoints in another folder"
-            yield Problem(saved[0], what, "name the folder without the job id", (launch.line, following.line))
+            yield Problem(saved[0], what, "name the folder without the job id", (launch.line, chain[0]))
             return
 
 
@@ -259,7 +261,6 @@ def _may_be_in(script: BatchScript, path: str, folder: str) -> bool:
     return path.startswith("$(") or (name is not None and name[1] in script.assigned | script.loop_variables)
 
 
-_REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 _SAVES = re.compile(
     r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
     r"|(work|root)[-_]?(dir|path|folder)",
@@ -287,11 +288,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         if step.is_conditional and not (before and _tests_path(step)):
             continue
         in_handler = any(compound.name in handlers for compound in step.compounds)
-        texts = _REMOVES.findall(step.trap_code)
-        if step.removes_folders:
-            texts = [text for text in step.texts[1:] if not text.startswith("-")]
-        if _finds_checkpoints(step):
-            texts = step.texts[1:2]
+        texts = step.texts[1:2] if _finds_checkpoints(step) else removed_folders(step)
         # A handler runs at the end, after all copies.
         last = None if step.trap_code or step.around("function", *LOOPS) else step
         for target in texts:

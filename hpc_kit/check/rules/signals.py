@@ -221,7 +221,7 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     for trap in traps_for(script, signal.number):
         inside = script.functions.get(trap.trap_code.strip(), [])
         code = "\n".join([trap.trap_code, *(each.text for each in inside)])
-        if re.search(r"\bkill\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
+        if re.search(r"\b(kill|touch)\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
             what = f"wait returns when the trap for {name} has run, and the script ends before the program"
             yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (trap.line, flow.launch.line))
             return

@@ -193,7 +193,9 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         program, size = launch.program, script.size_of(launch)
-        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated:
+        # With a lock, one task after another does the work.
+        locked = any(step.name == "flock" for step in script.commands_of(launch))
+        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated or locked:
             continue
         module = program.option("module")
         words = [program.name, *program.texts[1:]]
@@ -290,8 +292,8 @@ _MEMORY = "all memory of --mem, if the cluster allocates memory"
 class _Claim(NamedTuple):
     """The nodes of a step.
 
-    `exact`: it takes only these CPUs and GPUs of the job, rather than all of its nodes. `whole_memory`: it takes all
-    memory of the job on its nodes.
+    `host`: the host that its line names, if any. `exact`: it takes only these CPUs and GPUs of the job, rather than all
+    of its nodes. `whole_memory`: it takes all memory of the job on its nodes.
     """
 
     nodes: int
@@ -299,25 +301,33 @@ class _Claim(NamedTuple):
     whole_memory: bool
     cpus: int
     gpus: int
+    host: str
 
     def blocks(self, other: _Claim, job: JobSize) -> str:
         """Return the resources that keep another step waiting for this one; an empty string if both can run."""
+        if self.host != other.host:
+            return ""  # perhaps on different nodes
         on_one_node, all_of_node = self.nodes + other.nodes > (job.nodes or 0), "all resources of the node"
+        ntasks, nodes = (job.tasks_per_node, 1) if self.host else (job.ntasks, job.nodes)
+        on_one_node = on_one_node or bool(self.host)
         if not (self.exact and other.exact):
             return all_of_node if on_one_node else ""
         # Slurm allocates both threads of a core.
         each = (job.cpus_per_task or 1) + (job.cpus_per_task or 1) % 2
-        cpus, gpus = (job.ntasks or 0) * each, (job.gpus_per_node or 0) * (job.nodes or 0)
+        cpus, gpus = (ntasks or 0) * each, (job.gpus_per_node or 0) * (nodes or 0)
         if 0 < cpus < self.cpus + other.cpus:
             return all_of_node
         if 0 < gpus < self.gpus + other.gpus:
-            return "all GPUs of the job" if self.gpus == gpus else all_of_node
+            return f"all GPUs of the {'node' if self.host else 'job'}" if self.gpus == gpus else all_of_node
         return _MEMORY if on_one_node and (self.whole_memory or other.whole_memory) else ""
 
 
 def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
     """Return the resources of a step; None if it shares them, or says where it runs."""
-    if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
+    host = srun.option_texts.get("nodelist", "")
+    # In a loop, the host is another one in each pass.
+    several = host and (launch.in_loop or "," in host or re.match(r"\w+\[", host) is not None)
+    if several or srun.options.keys() & {"overlap", "relative", "exclude", "nodefile", "het-group"}:
         return None
     options, size = srun.option_texts, script.size_of(launch)
     gpus, nodes = read_gpu_counts(options), size.nodes or script.size.nodes or 1
@@ -333,7 +343,7 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     ntasks = (size.ntasks or 1) if size.is_stated else 1
     cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
-    return _Claim(nodes, exact, not own_memory, cpus, taken or 0)
+    return _Claim(nodes, exact, not own_memory, cpus, taken or 0, host)
 
 
 def never_ends(launch: LaunchLine) -> bool:
@@ -382,8 +392,10 @@ def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
         body = script.file_written_to(launch.program.texts[0]) if srun is not None else None
         if srun is None or body is None or not tasks or "multi-prog" not in srun.options:
             continue
-        if script.code.count(launch.program.texts[0]) > 2:
-            continue  # a further command may change the file
+        # A further command may change the file.
+        removed = any(step.name == "rm" and launch.program.texts[0] in step.texts for step in script.commands)
+        if script.code.count(launch.program.texts[0]) > 2 + removed:
+            continue
         records = [
             (number, match[1]) for number, line in enumerate(body.text.split("\n")) if (match := _RECORD.match(line))
         ]

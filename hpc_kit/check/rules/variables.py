@@ -275,7 +275,12 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
 
 
 def _single_quotes(script: BatchScript) -> Iterator[Problem]:
-    """Find a variable in single quotes among the arguments of a training."""
+    """Find a variable in single quotes in a program of awk or sed, or among the arguments of a training."""
+    for step, part in script.nested_parts:
+        selects = re.match(r"\s*NR\s*==\s*\$(SLURM_\w+)|\$\{?(SLURM_\w+?)\}?p\Z", part.text) if part.quoted else None
+        if selects and part.kind == "text" and not step.in_task:
+            what = f"${selects[1] or selects[2]} in single quotes stays as it is: awk and sed do not know the variable"
+            yield Problem(part.origin, what, "use double quotes", (step.line,), certain=True)
     for launch in script.training:
         if not launch.file or launch.inner_command.name == "eval":
             continue
