@@ -53,8 +53,7 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Problem]:
     least = count_nodes(nodes.value, None)[1]
     if 0 < int(ntasks.value) < least:
         what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets only {ntasks.value}"
-        remedy = "use --ntasks-per-node instead of --ntasks"
-        yield Problem(ntasks, what, remedy, (nodes.line,))
+        yield Problem(ntasks, what, "use --ntasks-per-node instead of --ntasks", (nodes.line,))
 
 
 @rule("KIT117")
@@ -96,8 +95,8 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
 
     --gpus counts the GPUs of the whole job. With --gpus-per-task it implies the number of tasks, with --gpus-per-node
     the number of nodes. sbatch refuses the script if --ntasks or --nodes gives another number ("Failed to validate job
-    spec"), or if --gpus is less than one per node. --nodes and --gpus-per-task alone give no number of tasks (a warning). The
-    tasks of a node cannot have more GPUs than --gres or --gpus-per-node gives it.
+    spec"), or if --gpus is less than one per node. --nodes and --gpus-per-task alone give no number of tasks (a
+    warning). The tasks of a node cannot have more GPUs than --gres or --gpus-per-node gives it.
 
     Fix: remove --gpus; of --gres and --gpus-per-task, keep one.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.

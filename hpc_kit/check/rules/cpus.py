@@ -105,8 +105,7 @@ def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: 
         threads = each.value.number or 0
         if threads > cpus:
             what = f"{threads} threads, but --cpus-per-task={cpus}"
-            remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
-            yield Problem(each, what, remedy, (option.line,))
+            yield Problem(each, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK", (option.line,))
         elif agent is not None and threads * processes > cpus and threads > 1:
             what = f"{processes} processes with {threads} threads each, but --cpus-per-task={cpus}"
             remedy = f"write export {each.name}=$((SLURM_CPUS_PER_TASK / {processes}))"

@@ -44,8 +44,7 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
             what = f"{name}={text.number}, but the job has {count} {unit}: Lightning takes one task for one device"
             lines = (script.line_of(*options), launch.line)
             certain = of_trainer and not text.has_default
-            remedy = f"make {name} and --{options[0]} equal"
-            yield Problem(text, what, remedy, lines, certain)
+            yield Problem(text, what, f"make {name} and --{options[0]} equal", lines, certain)
             break
 
 

@@ -249,8 +249,7 @@ def _captured(script: BatchScript) -> Iterator[Problem]:
             continue
         effect = "the script goes on" if plain else f"{step.name} has a status of its own"
         what = f"a failure in $(...) is lost: {effect}, and the job is COMPLETED"
-        remedy = "write NAME=$(...) || exit, without export in front"
-        yield Problem(part.origin, what, remedy, (step.line,))
+        yield Problem(part.origin, what, "write NAME=$(...) || exit, without export in front", (step.line,))
 
 
 def _runs_training(code: str) -> bool:
@@ -563,8 +562,7 @@ def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
     # Another pipe has a PIPESTATUS of its own.
     if before.words and len(before.position.pipeline.commands) == 1:
         what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
-        remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
-        yield Problem(step, what, remedy, (flow.launch.line,))
+        yield Problem(step, what, "write status=${PIPESTATUS[0]} in the line after the pipe", (flow.launch.line,))
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:

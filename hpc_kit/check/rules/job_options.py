@@ -147,8 +147,7 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
         spaces = re.match(rf"\s+(?={MARK}\s+-)", script.lines[number - 1])
         if spaces is not None:
             what = f"Slurm silently ignores this directive: {MARK} does not begin the line"
-            edits = (Edit(number, 1, spaces[0], ""),)
-            yield Problem(Origin(number), what, "remove the spaces before it", edits=edits)
+            yield Problem(Origin(number), what, "remove the spaces before it", edits=(Edit(number, 1, spaces[0], ""),))
     for step in script.batch_commands:
         if re.fullmatch(r"[^\w/.]?#?SBATCH", step.name) and step.texts[1:2] and step.texts[1].startswith("-"):
             yield Problem(step, f"the shell runs {step.name} as a command", f"write {MARK} at the top")

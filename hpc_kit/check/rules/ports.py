@@ -252,8 +252,7 @@ def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             of_time = "$(date" in text.text
             what = f"each task draws its own value, so that {'some' if of_time else 'all'} differ"
-            remedy = "draw it once in the batch script, or use $SLURM_JOB_ID"
-            yield Problem(text, what, remedy, certain=not of_time)
+            yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID", certain=not of_time)
     together = any(not LOOPBACK.match(each.value.text) for each in script.assignments_of("MASTER_ADDR"))
     for port in ports if together else ():
         if re.search("SLURM_(PROC|LOCAL|NODE)ID", port.text):

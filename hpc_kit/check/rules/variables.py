@@ -220,8 +220,7 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
         yield Problem(each, what, remedy, (each.line,))
     for each in script.assignments:
         if re.match(r"NCCL_\w+_(DISABLE|ENABLE)\Z", each.name) and each.value.text.lower() in {"true", "yes", "on"}:
-            what = f"NCCL reads a number: {each.name}={each.value.text} is 0"
-            yield Problem(each, what, "write 1", (each.line,))
+            yield Problem(each, f"NCCL reads a number: {each.name}={each.value.text} is 0", "write 1", (each.line,))
 
 
 @rule("KIT143")
