@@ -135,7 +135,10 @@ def _wrong_node_count(script: BatchScript, launch: LaunchLine, agent: LaunchStag
     if accepted is None or not job.is_stated:
         return None
     least, most = accepted
-    if job.nodes is not None and _loops_over_nodes(launch) and least > job.nodes:
+    # A loop over the nodes of the job starts one agent on each.
+    srun, loops = launch.stage("srun"), [each for each in launch.command.compounds if each.kind in LOOPS]
+    by_host = srun is not None and "nodelist" in srun.options and len(loops) == 1
+    if job.nodes is not None and by_host and least > job.nodes:
         return f"{agent.kind} waits for {least} nodes, but the job has {job.nodes}", remedy, line
     if size.nodes is None or size.nodes != job.nodes or script.sets_torchrun_option(agent, "nnodes"):
         return None
@@ -155,13 +158,6 @@ def _wrong_node_count(script: BatchScript, launch: LaunchLine, agent: LaunchStag
     if size.nodes > most:
         return f"{agent.kind} accepts {most} nodes, {started}: it refuses the rest", remedy, line
     return None
-
-
-def _loops_over_nodes(launch: LaunchLine) -> bool:
-    """Tell whether a loop over the nodes of the job starts one agent on each."""
-    srun = launch.stage("srun")
-    loops = [compound for compound in launch.command.compounds if compound.kind in LOOPS]
-    return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
 def _is_same_in_loop(script: BatchScript, launch: LaunchLine) -> bool:
@@ -212,9 +208,9 @@ def _numbers_nodes(agent: LaunchStage) -> bool:
 
 def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     """Tell whether a file or the environment may set options of the agent."""
-    configured = any(name.startswith(("PET_", "ACCELERATE_")) for name in script.assigned)
-    configured = configured or (agent.kind == "composer" and "NODE_RANK" in script.assigned)
-    return configured or "config-file" in agent.options or "standalone" in agent.options
+    names = [name for name in script.assigned if name.startswith(("PET_", "ACCELERATE_"))]
+    composed = agent.kind == "composer" and "NODE_RANK" in script.assigned
+    return bool(names) or composed or not agent.options.keys().isdisjoint({"config-file", "standalone"})
 
 
 @rule("KIT209", "warning")
@@ -279,9 +275,7 @@ def _may_be_unset(script: BatchScript, name: str) -> bool:
     # `TASK=$SLURM_ARRAY_TASK_ID` with `${TASK:-0}` below it.
     whole = re.compile(rf"\"?\$\{{?{name}\}}?\"?")
     copies = [each.name for each in script.written_assignments if whole.fullmatch(each.value.raw)]
-    if any(f"${{{copy}:-" in script.code for copy in copies):
-        return True
-    return script.tests_variable(name)
+    return any(f"${{{copy}:-" in script.code for copy in copies) or script.tests_variable(name)
 
 
 def _may_be_array(script: BatchScript) -> bool:
@@ -310,14 +304,9 @@ def _lines_with_option(script: BatchScript, option: str) -> set[int]:
         if any(option in each.options for each in launch.stages):
             syntax = launch.command.syntax
             parts = [part for word in syntax.words for part in word.parts if part.quoted] + [*(syntax.document or ())]
-            for part in (part for part in parts if part.kind == "text"):
-                lines |= {*range(part.origin.line, part.origin.line + part.text.count("\n") + 1)}
+            starts = [(part.origin.line, part.text.count("\n") + 1) for part in parts if part.kind == "text"]
+            lines |= {line for start, count in starts for line in range(start, start + count)}
     return lines
-
-
-def _has_refused_directive(script: BatchScript, option: str) -> bool:
-    """Tell whether a directive that sbatch refuses gives an option."""
-    return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
 
 
 def _step_variables(script: BatchScript) -> Iterator[Problem]:
@@ -339,9 +328,9 @@ def _missing_options(script: BatchScript) -> Iterator[Problem]:
         yield from _missing_ntasks(script)
     text = "\n".join(line for _, line in script.command_lines)
     for name, option in _OPTION_OF_VARIABLE.items():
-        if option in script.options or name in script.assigned or script.tests_variable(name):
-            continue
-        if _has_refused_directive(script, option):
+        # sbatch refuses the directive that gives the option.
+        refused = any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
+        if option in script.options or refused or name in script.assigned or script.tests_variable(name):
             continue
         if "GPUS" in name and not script.size.has_gpus:
             continue

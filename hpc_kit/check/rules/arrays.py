@@ -138,7 +138,9 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if array is None or directive is None:
         return
     index = _Index(script)
-    seen = _read_names(script)
+    # `read -a NAME` and `mapfile NAME` make lists of any length.
+    reading = (step for step in script.commands if step.name in {"mapfile", "read", "readarray"})
+    seen = {text for step in reading for text in step.texts[1:]}
     selected: dict[str, _Selection] = {}
     for part in script.parts:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
@@ -172,12 +174,6 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if min(array.indexes) == 0:
         yield from _line_zero(script, index, max(array.indexes), directive.line)
     yield from _shard_counts(script, array, directive.line)
-
-
-def _read_names(script: BatchScript) -> set[str]:
-    """Return the variables that a command reads: `read -a NAME` and `mapfile NAME` make lists of any length."""
-    reading = (step for step in script.commands if step.name in {"mapfile", "read", "readarray"})
-    return {text for step in reading for text in step.texts[1:]}
 
 
 def _outside_list(script: BatchScript, name: str, elements: range, selected: dict[int, int | None]) -> str | None:

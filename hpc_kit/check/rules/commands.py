@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, Pipeline, program_of, simple_commands, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -280,14 +280,21 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     Fix: remove the `exit`, or the `echo`.
     Documented: bash(1), exit.
     """
+    # The trainings at the top level, and in functions that the script calls.
     calls = {step.name for step in script.commands}
+    functions = [launch.command.around("function") for launch in script.training]
+    reached = [
+        launch
+        for launch, function in zip(script.training, functions, strict=True)
+        if function is None or function.name in calls
+    ]
     for step in script.batch_commands:
         if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
             continue
         # A branch, a loop, `&&` or `||` is a condition.
         if step.compounds or step.position.is_chained:
             continue
-        later = next((each for each in script.training if each.line > step.line and _runs(each, calls)), None)
+        later = next((each for each in reached if each.line > step.line), None)
         if later is not None and step.syntax.output is None:
             what = f"the script ends here: line {later.line} never runs"
             yield Problem(step, what, f"remove {step.name}", (later.line,))
@@ -309,12 +316,6 @@ def _only_printed(script: BatchScript) -> Iterator[Problem]:
         if not behind and not step.syntax.output and (is_known_program(words[1]) or words[1].text.startswith("-")):
             yield Problem(step, "echo prints the command, and the job runs nothing", "remove echo")
             return
-
-
-def _runs(launch: LaunchLine, calls: set[str]) -> bool:
-    """Tell whether the launch is at the top level, or in a function that the script calls."""
-    function = launch.command.around("function")
-    return function is None or function.name in calls
 
 
 @rule("KIT424")
@@ -374,9 +375,11 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
         before = any(each.name == other.name and other.line < step.line for other in script.assignments)
         if pipe is None or not before:
             continue
-        outside = [other for other in script.batch_commands if pipe.pipeline not in _pipelines_around(other)]
-        later = (other for other in outside if other.line > step.line and _reads(other, each.name))
-        reader = next(later, None)
+        later = [other for other in script.batch_commands if other.line > step.line and _reads(other, each.name)]
+        parts = [{id(place.pipeline) for place in other.position.outward()} for other in later]
+        reader = next(
+            (other for other, around in zip(later, parts, strict=True) if id(pipe.pipeline) not in around), None
+        )
         between = script.code_lines[step.line : reader.line] if reader is not None else []
         # An assignment, a loop, or a command such as `read` sets the variable again.
         if reader is not None and not any(sets(each.name).search(line) for _, line in between):
@@ -384,10 +387,6 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
             remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
             yield Problem(Origin(step.line), what, remedy, (pipe.statement.line, reader.line))
             return
-
-
-def _pipelines_around(step: TracedCommand) -> list[Pipeline]:
-    return [place.pipeline for place in step.position.outward()]
 
 
 def _reads(step: TracedCommand, name: str) -> bool:

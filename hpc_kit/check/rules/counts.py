@@ -201,7 +201,9 @@ def _idle_gpus(script: BatchScript, launch: LaunchLine, size: JobSize, processes
         return
     # A program that starts processes of its own has a larger WORLD_SIZE.
     by_world = any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE"))
-    of_slurm = script.options.keys() & {"ntasks", "ntasks-per-node"} and _takes_ranks_of_slurm(launch)
+    # An option such as `--launcher slurm` makes each task of srun one rank.
+    init = launch.argument("launcher", "dist-init", "init", "init-method", "env", "cluster", "dist-launcher")
+    of_slurm = script.options.keys() & {"ntasks", "ntasks-per-node"} and init is not None and init.text == "slurm"
     if by_world or of_slurm or _is_total_of_node(script, launch, size):
         shown = f"{processes} task{'s' * (processes > 1)} per node" + ", as WORLD_SIZE says" * by_world
         what = f"{shown}, but {count}: the rest is idle"
@@ -235,12 +237,6 @@ def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) ->
     per_node = "ntasks-per-node" in script.options or any("ntasks-per-node" in stage.options for stage in launch.stages)
     several = size.nodes is not None and size.nodes > 1 and (size.tasks_per_node or 0) > 1
     return several and not per_node and size.ntasks == size.gpus_per_node and launch.program.kind == "python"
-
-
-def _takes_ranks_of_slurm(launch: LaunchLine) -> bool:
-    """Tell whether an option such as `--launcher slurm` makes each task of srun one rank."""
-    argument = launch.argument("launcher", "dist-init", "init", "init-method", "env", "cluster", "dist-launcher")
-    return argument is not None and argument.text == "slurm"
 
 
 @rule("KIT210")
@@ -483,20 +479,17 @@ def _processes_on_node(launch: LaunchLine, size: JobSize) -> int | None:
 def count_processes(agent: LaunchStage) -> int | None:
     """Return the number of processes that an agent starts on its node; None if it is unknown."""
     if agent.kind == "torchrun":
-        text = agent.option("nproc-per-node")
-        return text.number if text is not None else 1
+        return agent.number("nproc-per-node") if "nproc-per-node" in agent.options else 1
     slots = agent.option("include", "i") if agent.kind == "deepspeed" else None
     if slots is not None:
         # `--include localhost:0,1`, or `node1:0,1@node2:0,1`
         counts = {len(set(host.partition(":")[2].split(","))) for host in slots.text.split("@") if ":" in host}
         return counts.pop() if len(counts) == 1 and slots.is_known else None
     if agent.kind == "composer":
-        text = agent.option("nproc", "n")
-        return text.number if text is not None else None
-    text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
-    count, nodes = text.number if text is not None else None, machines.number if machines is not None else 1
-    in_file = machines is None and "config-file" in agent.options
-    if count is None or nodes is None or in_file:
+        return agent.number("nproc", "n")
+    count, one = agent.number("num-processes", "num-gpus"), "num-machines" not in agent.options
+    nodes = 1 if one else agent.number("num-machines")
+    if count is None or nodes is None or (one and "config-file" in agent.options):
         return None
     return max(1, count // max(1, nodes)) if agent.kind == "accelerate" else count
 

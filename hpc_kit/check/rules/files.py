@@ -210,7 +210,7 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.commands:
         words = [text for text in step.texts[1:] if not re.match(r"-[A-Za-z-]", text)]
-        on_node = bool(words[1:]) and all(_is_on_node(script, text) for text in words[1:])
+        on_node = all(OWN_DISK.match(text) or script.resolve(text).startswith("$(mktemp") for text in words[1:])
         if script.has_reason(step.line, named=True):
             continue
         chmod = step.name == "chmod" and len(words) > 1 and not on_node and _FOR_ALL.match(words[0])
@@ -221,11 +221,6 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
         elif step.name == "umask" and words[:1] in (["000"], ["0000"], ["0"]):
             what = "umask 000 lets every user change all files of the job"
             yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
-
-
-def _is_on_node(script: BatchScript, path: str) -> bool:
-    """Tell whether a path is on the disk of the node, or in a folder of mktemp."""
-    return OWN_DISK.match(path) is not None or script.resolve(path).startswith("$(mktemp")
 
 
 @rule("KIT503", "warning")
@@ -293,13 +288,15 @@ def _ends_own(words: list[str]) -> bool:
 
 def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
     """Find an rm or find that removes files of other jobs, or all files if something before it failed."""
-    if launch.program.name in {"rm", "find"} and _hits_others(words):
+    removes = launch.program.name == "rm" or (launch.program.name == "find" and {"-delete", "rm"} & set(words))
+    if removes and any(map(_SHARED_FOLDER.match, words[1:])):
         what = "this removes files of other jobs on the node"
         yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
-    cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
-    if cd is not None:
-        what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
-        yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
+    here = launch.program.name == "rm" and {"*", "./*"} & set(words)
+    for cd in script.commands_before(launch.command)[-1:] if here else ():
+        if cd.name == "cd" and not cd.errexit and len(cd.position.chain.pipelines) == 1:
+            what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
+            yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
     for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
         whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
         # Slurm and its prologs set the variables of node-local folders.
@@ -335,21 +332,6 @@ _OF_GROUP = re.compile(
     r"(/[\w.-]*(cache|conda|data|envs?|hf|hub|huggingface|models?|tmp|wheels)[\w.-]*)*(/\*)?/?\Z"
 )
 """A folder that is named after a group of users, or a cache or data in it."""
-
-
-def _hits_others(words: list[str]) -> bool:
-    """Tell whether rm or find removes files in a folder that all jobs of a node share."""
-    if words[0].endswith("find") and "-delete" not in words and "rm" not in words:
-        return False
-    return any(_SHARED_FOLDER.match(text) for text in words[1:])
-
-
-def _unsafe_folder(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
-    """Return the `cd` right before a command that runs even if the `cd` fails."""
-    step = next(reversed(script.commands_before(launch.command)), None)
-    if step is None or step.name != "cd" or step.errexit or len(step.position.chain.pipelines) > 1:
-        return None
-    return step
 
 
 def _cancels_all(words: list[str]) -> bool:

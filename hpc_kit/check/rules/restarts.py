@@ -123,7 +123,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     if place is None or anew is not None:
         return
     # A script that copies files may bring its checkpoint to a shared folder and back.
-    for launch in training if not _copies_files(script) else ():
+    copies = any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
+    for launch in training if not copies else ():
         values = [word for option, word in launch.option_values() if _OF_CHECKPOINT.search(option)]
         local = next((word for word in values if OWN_DISK.match(word.text)), None)
         if local is not None:
@@ -226,11 +227,6 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
 
 _OF_CHECKPOINT = re.compile(r"(?i)ckpt|checkpoint|save|resume|load")
 _COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
-
-
-def _copies_files(script: BatchScript) -> bool:
-    """Tell whether a command of the script, or of a trap, copies files."""
-    return any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
 
 
 def _copies_from(script: BatchScript, folder: str, last: TracedCommand | None) -> bool:
@@ -446,10 +442,9 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
 
 def _endless_traps(script: BatchScript) -> Iterator[Problem]:
     """Find a trap that starts the job again whenever it ends."""
-    for trap in script.batch_commands:
-        if _starts_again_at_exit(script, trap):
-            what = "the trap starts the job again at every end, even after a failure at its start: it never ends"
-            yield Problem(trap, what, 'write a condition before it, such as [ -f done ] || sbatch "$0"', certain=False)
+    for trap in (step for step in script.batch_commands if _starts_again_at_exit(script, step)):
+        what = "the trap starts the job again at every end, even after a failure at its start: it never ends"
+        yield Problem(trap, what, 'write a condition before it, such as [ -f done ] || sbatch "$0"', certain=False)
 
 
 def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
@@ -459,14 +454,15 @@ def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     # An `exit` below the trap runs it, too.
     above = [*handler, *script.commands_before(trap)]
     stops = any(step.name in {"exit", "return"} and step.is_conditional for step in above)
-    if not trap.trap_signals & {"EXIT", "0"} or back or stops or re.search(r"&&|\|\||\[|\b(if|case|test)\b", code):
+    if not trap.trap_signals & {"EXIT", "0"} or back or stops:
         return False
     if any(not step.is_conditional and (_requeues_in(step) or is_next_of_chain(script, step)) for step in handler):
         return True
-    submits = re.search(r"(?:\A|[;\n])\s*sbatch\s([^;\n]*)", code)
-    names = submits[1].replace('"', "").split() if submits is not None else []
+    # Behind `||`, `&&`, `then` or `do`, a command has a condition.
+    commands = [command.strip() for command in re.split(r"[;\n]", code)]
+    names = [name for each in commands if each.startswith("sbatch ") for name in each.replace('"', "").split()]
     again = any(re.match(r"\$\{?(SELF|THIS)", name) or _is_this_script(script, script.resolve(name)) for name in names)
-    return again or _REQUEUES.search(code) is not None
+    return again or any(map(_REQUEUES.match, commands))
 
 
 def _may_stay_away(script: BatchScript, step: TracedCommand, training: LaunchLine) -> bool:
@@ -534,7 +530,8 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     if _requeues(script) is not None or script.sources_files:
         return
     for launch in script.training:
-        inside = _is_on_own_disk(script, launch)
+        moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
+        inside = any(OWN_DISK.match(text) for step in moves[-1:] for text in step.texts[1:2])
         for option, word in launch.option_values():
             path = word.text
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
@@ -546,12 +543,6 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
             what = f"{path} is on the disk of the node, and nothing copies it"
             yield Problem(word, what, "copy it after the training, or name a shared folder", (launch.line,))
             break
-
-
-def _is_on_own_disk(script: BatchScript, launch: LaunchLine) -> bool:
-    """Tell whether the last `cd` before a launch line goes to the disk of the node."""
-    moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
-    return bool(moves) and len(moves[-1].words) > 1 and OWN_DISK.match(moves[-1].texts[1]) is not None
 
 
 def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:

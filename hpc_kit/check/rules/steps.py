@@ -258,11 +258,10 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     if script.is_heterogeneous or job.nodes is None or shared:
         return
     running: dict[_Claim, LaunchLine] = {}
-    by_command = {id(launch.command): launch for launch in script.launch_lines}
     for step in script.batch_commands:
         if step.name == "wait":
             running = {}
-        launch = by_command.get(id(step))
+        launch = script.launch_at(step)
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
@@ -368,8 +367,7 @@ def _calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the loop around a command waits in its body, itself or in a program that gets the process."""
-    loops = {id(compound) for compound in step.compounds}
-    inside = [other for other in script.commands if any(id(compound) in loops for compound in other.compounds)]
+    inside = [other for other in script.commands if any(map(other.is_inside, step.compounds))]
     gets = any(other.words and part.raw == "$!" for other in inside for part in other.syntax.parts)
     return gets or any(other.name == "wait" for other in inside)
 
