@@ -37,6 +37,10 @@ class Container(NamedTuple):
         """Tell whether the container has one of these options."""
         return any(option.partition("=")[0] in names for option in self.options)
 
+    def sees(self, path: str) -> bool:
+        """Tell whether a path is in a folder that is mounted."""
+        return any(f"{path}/".startswith(f"{each}/") for each in self.destinations)
+
     @property
     def destinations(self) -> list[str]:
         """The folders that the container sees."""
@@ -244,11 +248,10 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
         path = word.text.rpartition("=")[2]
         in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
         outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
-        if not outside or (home and re.match(r"/(home|users)/", path)):
+        usual = not container.is_isolated and _USUAL_FOLDER.match(path)
+        if not outside or usual or (home and re.match(r"/(home|users)/", path)):
             continue
-        if not container.is_isolated and _USUAL_FOLDER.match(path):
-            continue
-        if not any(f"{path}/".startswith(f"{each}/") for each in container.destinations):
+        if not container.sees(path):
             what, renamed = f"the container does not see {path}", container.renamed.items()
             name = next((name for folder, name in renamed if f"{path}/".startswith(f"{folder}/")), None)
             if name is not None:
@@ -267,29 +270,23 @@ def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) 
     if _outlives_task(script, launch, container):
         return None
     values = launch.option_values(container.image + 1 if launch.program is container.stage else 0)
-    return next((word for option, word in values if _RESULT.match(option) and _is_in_image(word.text, container)), None)
+    results = (word for option, word in values if _RESULT.match(option))
+    inside = (word for word in results if _OF_IMAGE.match(word.text) and not _HOST_PATH.match(word.text))
+    return next((word for word in inside if not container.sees(word.text)), None)
 
 
 def _outlives_task(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
     """Tell whether the files of a container are kept, or copied out of it, or cannot be written at all."""
-    if container.has("--container-name", "--container-save", "-o", "--overlay"):
-        return True
+    kept = container.has("--container-name", "--container-save", "-o", "--overlay")
     # apptainer without --writable-tmpfs refuses to write to its image.
-    if not container.is_isolated and not container.has("--writable-tmpfs"):
-        return True
+    refused = not container.is_isolated and not container.has("--writable-tmpfs")
     is_engine = container.stage.name in _ENGINES and not container.is_pyxis
-    if is_engine and "--rm" not in container.options:
+    if kept or refused or (is_engine and "--rm" not in container.options):
         return True
     return any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
 
 
-def _is_in_image(path: str, container: Container) -> bool:
-    """Tell whether a path is a folder of the image, and not one of the host or a mounted one."""
-    if not re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) or _HOST_PATH.match(path):
-        return False
-    return not any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
-
-
+_OF_IMAGE = re.compile(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+")
 _RESULT = re.compile(
     r"(?i)(?!.*(resum|load|restor|init|pretrain|data|config|tokenizer|cache|eval))[-+\w.]*?"
     r"(out|output|save|results?|project|(ckpt|checkpoints?|work|exp|runs?|logs?|root|out|output|save|results?)[-_]?dir"

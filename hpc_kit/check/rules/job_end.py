@@ -9,7 +9,6 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import (
-    CompoundCommand,
     Origin,
     SimpleCommand,
     Word,
@@ -328,19 +327,15 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands if started else ():
         if step.name != "wait" or len(step.words) > 1:
             continue
-        place = step.position
         reads = any(each.reads("?") for each in script.commands_after(step)[:1])
-        if reads or step.in_condition("if", "while", "until") or _uses_failure(place):
+        # A command behind the next `||` or `&&` may do more than print or succeed.
+        behind = step.position.chain.pipelines[step.position.chain_index + 1 :]
+        acts = any(program_of(each) not in _PRINTS for pipeline in behind for each in pipeline.commands)
+        if reads or acts or step.in_condition("if", "while", "until"):
             what = "wait without a process id always returns 0: the script never sees a failure"
             remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
             yield Problem(step, what, remedy, (started[0].line,))
             return
-
-
-def _uses_failure(place: BlockPosition) -> bool:
-    """Tell whether a command behind the next `||` or `&&` does more than print or succeed."""
-    behind = place.chain.pipelines[place.chain_index + 1 :]
-    return any(program_of(each) not in _PRINTS for pipeline in behind for each in pipeline.commands)
 
 
 _COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
@@ -502,19 +497,15 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
         return
     # With an `else`, the script handles the failure. In a loop, one run of several may fail. After other work, the
     # program may be an optional last step.
-    handled = launch.in_loop or any(_handles_failure(each.compound) for each in conditions if each.compound)
+    bodies = [body for place in conditions if place.compound is not None for body in place.compound.bodies]
+    otherwise = [each for role, block in bodies if role == "else" for each in simple_commands(block)]
+    handled = launch.in_loop or any(program_of(each) not in {"echo", "printf"} for each in otherwise)
     if handled or not all(each.command.in_condition() for each in script.training[:-1]):
         return
     rest = [each for each in script.commands_after(launch.command) if each.texts not in (["exit"], ["exit", "0"])]
     if all(map(_is_short, rest)):
         what = "the if uses the exit status: a failed training is COMPLETED"
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
-
-
-def _handles_failure(compound: CompoundCommand) -> bool:
-    """Tell whether an `if` has an `else` that does more than print."""
-    blocks = [block for role, block in compound.bodies if role == "else"]
-    return any(program_of(each) not in {"echo", "printf"} for block in blocks for each in simple_commands(block))
 
 
 @rule("KIT405")

@@ -50,8 +50,8 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
-    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
-    asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
+    given = [*script.options, *(name for each in steps for name in each.options)]
+    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in given)
     on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
     if asks or on_cpus or not python:
