@@ -2076,6 +2076,11 @@ GOOD = [
     ),
     ("KIT503", HEAD + "#SBATCH -a 1-8\ntrap 'rm -rf /tmp/$USER/$SLURM_JOB_ID' EXIT\npython t.py\n"),
     ("KIT503", HEAD + "#SBATCH -a 1-8%1\ntrap 'rm -rf /tmp/$USER/c' EXIT\npython t.py\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N3 --ntasks-per-node=1 -c8\non() { srun -N1 -n1 -c8 -w $1 ray start --block; }\n"
+        "on $H &\nfor n in $NODES; do on $n & done\npython t.py\n",
+    ),
     ("KIT231", GPUS + "python t.py --train-samples 9 --lr-decay-samples 7\n"),
     ("KIT134", HEAD + "a=$(awk -v n=$SLURM_ARRAY_TASK_ID 'NR == n {print $NF}' f)\npython t.py $a\n"),
     ("KIT402", HEAD + "abaqus job=b input=b.inp interactive\ncp b.odb out/\n"),

@@ -12,7 +12,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GpuCounts, JobSize, parse_count, read_gpu_counts, size_of_step
@@ -324,8 +324,10 @@ class _Claim(NamedTuple):
 def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
     """Return the resources of a step; None if it shares them, or says where it runs."""
     host = srun.option_texts.get("nodelist", "")
-    # In a loop, the host is another one in each pass.
-    several = host and (launch.in_loop or "," in host or re.match(r"\w+\[", host) is not None)
+    # In a loop or a function, the host is another one each time.
+    several = host and (
+        launch.command.around("function", *LOOPS) or "," in host or re.match(r"\w+\[", host) is not None
+    )
     if several or srun.options.keys() & {"overlap", "relative", "exclude", "nodefile", "het-group"}:
         return None
     options, size = srun.option_texts, script.size_of(launch)
