@@ -79,6 +79,16 @@ class Word(NamedTuple):
         """The text of a word without any quotes or expansions; None otherwise."""
         return self.literal if not any(part.quoted for part in self.parts) else None
 
+    @property
+    def unquoted(self) -> str:
+        """The word as it is written, without quotes around it."""
+        return self.raw.strip("\"'")
+
+    @property
+    def variables(self) -> set[str]:
+        """The variables that the word reads itself, outside of `$(...)`."""
+        return {part.text for part in self.parts if part.kind == "variable"}
+
 
 class Assignment(NamedTuple):
     """`NAME=value` or `NAME+=value`. `indexed`: one element of an array."""
@@ -90,7 +100,10 @@ class Assignment(NamedTuple):
 
 
 class SimpleCommand(NamedTuple):
-    """`NAME=value program word ... >output`. `document` has the parts of its here-document."""
+    """`NAME=value program word ... >output <input`. `document` has the parts of its here-document.
+
+    `output` is the file of `>`, `appended` that of `>>`, and `input` that of `<` or `<&`, or the text of `<<<`.
+    """
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
@@ -98,11 +111,18 @@ class SimpleCommand(NamedTuple):
     column: int
     document: tuple[Part, ...] | None = None
     output: Word | None = None
+    appended: Word | None = None
+    input: Word | None = None
 
     @property
     def parts(self) -> list[Part]:
         """The parts of all words and of all values of assignments."""
         return [part for word in (*self.words, *(each.value for each in self.assignments)) for part in word.parts]
+
+    @property
+    def variables(self) -> set[str]:
+        """The variables that the words read."""
+        return {name for word in self.words for name in word.variables}
 
 
 class CompoundCommand(NamedTuple):
@@ -360,7 +380,7 @@ class _Reader:
         spans: list[_Spanned] = [node for node in nodes if node.type not in {"file_redirect", "comment"}]
         start = min(node.start_byte for node in (*spans, *redirects))
         document: tuple[Part, ...] | None = None
-        output: Word | None = None
+        files: dict[str, Word] = {}
         for redirect in sorted(redirects, key=lambda node: node.start_byte):
             operator = next(child for child in redirect.children if not child.is_named)
             runs = self._runs(redirect.children[redirect.children.index(operator) + 1 :])
@@ -369,8 +389,9 @@ class _Reader:
             spans += [span for run in rest for span in run]
             if operator.start_byte in self._grammar.documents:
                 document = self._document_parts(self._grammar.documents[operator.start_byte])
-            elif operator.type in {">", ">|"} and target:
-                output = self._word(target)
+            # `3<FILE` is not the standard input.
+            elif target and (operator.type not in {"<", "<&"} or operator == redirect.children[0]):
+                files[operator.type.rstrip("|") if operator.type != "<&" else "<"] = self._word(target)
         spans += self._lost([*spans, *redirects])
         assignments: list[Assignment] = []
         words: list[Word] = []
@@ -384,7 +405,8 @@ class _Reader:
             else:
                 words.append(word)
         place = self._origin(start)
-        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, document, output)
+        redirected = (document, files.get(">"), files.get(">>"), files.get("<"))
+        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, *redirected)
 
     def _lost(self, spans: list[_Spanned]) -> list[_Lost]:
         """Find words of a command that the grammar passes over, as the `-` of `a - 2>&1 | b`."""

@@ -9,7 +9,16 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, CompoundCommand, SyntaxProblem, SyntaxTree, parse, program_of
+from hpc_kit.check.bash_syntax import (
+    Assignment,
+    CompoundCommand,
+    Part,
+    SyntaxProblem,
+    SyntaxTree,
+    parse,
+    program_of,
+    with_nested_parts,
+)
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -74,8 +83,8 @@ _OUTDATED = re.compile(
 """Words of a comment that explains why a setting was needed once."""
 _REASON = re.compile(
     r"(?i)\b(because|since|so that|otherwise|on purpose|deliberate(ly)?|intention(al|ally|ed)?|by design|workaround"
-    r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|group|node|partition|site)|admins?|administrators?"
-    r"|policy|prolog|reserved)\b"
+    r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|node|partition|site)|for (this|our) group"
+    r"|admins?|administrators?|policy|prolog|reserved)\b"
 )
 """Words of a comment that names a reason."""
 
@@ -261,6 +270,11 @@ class BatchScript:
         return self._parsed.comments
 
     @cached_property
+    def comment_lines(self) -> list[tuple[int, str]]:
+        """The comments with their lines."""
+        return [(number, self.lines[number - 1][column - 1 :]) for number, column in sorted(self.comments.items())]
+
+    @cached_property
     def comment_blocks(self) -> list[tuple[tuple[int, ...], str]]:
         """The comments on lines of their own: the lines of each, and its text as one line."""
         lines = [number for number in sorted(self.comments) if self.lines[number - 1].lstrip().startswith("#")]
@@ -364,9 +378,28 @@ class BatchScript:
             numbers |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
         return [self.lines[number - 1] for number in sorted(numbers)]
 
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The parts of all words and of all values of assignments."""
+        return [part for step in self.commands for part in step.syntax.parts]
+
+    @cached_property
+    def nested_parts(self) -> list[tuple[TracedCommand, Part]]:
+        """The parts of all words and values with their commands, and behind each `$(...)` the parts inside."""
+        return [(step, part) for step in self.commands for part in with_nested_parts(step.syntax.parts)]
+
+    def commands_in(self, compound: CompoundCommand) -> list[TracedCommand]:
+        """Return the commands of a compound command."""
+        return [step for step in self.commands if step.is_inside(compound)]
+
+    def compounds(self, kind: str) -> list[CompoundCommand]:
+        """Return all compound commands of a kind that contain a command."""
+        found = {id(each): each for step in self.commands for each in step.compounds if each.kind == kind}
+        return list(found.values())
+
     def changed_in(self, loop: CompoundCommand) -> set[str]:
         """Return the variables that have another value in each pass of a loop."""
-        inside = [step for step in self.commands if any(each is loop for each in step.compounds)]
+        inside = self.commands_in(loop)
         last = max((word.line for step in inside for word in step.syntax.words), default=loop.line)
         # `((rank++))` is no command of the trace.
         found = re.findall(
@@ -388,8 +421,7 @@ class BatchScript:
     @cached_property
     def loop_variables(self) -> frozenset[str]:
         """The variables of the `for` loops."""
-        compounds = (compound for step in self.commands for compound in step.compounds)
-        return frozenset(compound.name for compound in compounds if compound.kind == "for")
+        return frozenset(loop.name for loop in self.compounds("for"))
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
@@ -416,6 +448,13 @@ class BatchScript:
     def written_assignments(self) -> tuple[Assignment, ...]:
         """Every assignment as it is written, before any expansion."""
         return tuple(each for step in self.commands for each in step.written_assignments)
+
+    @cached_property
+    def exported_assignments(self) -> list[TracedAssignment]:
+        """The assignments that programs see, also by an `export NAME` below them."""
+        exports = [step for step in self.commands if step.name in {"declare", "export"}]
+        names = {text for step in exports for text in step.texts[1:] if text.isidentifier()}
+        return [each for each in self.assignments if each.is_exported or each.name in names]
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""
@@ -454,6 +493,14 @@ class BatchScript:
     def launch_lines(self) -> tuple[LaunchLine, ...]:
         """Every command that starts a program, as a launch line."""
         return self._trace[1]
+
+    def launch_at(self, step: TracedCommand) -> LaunchLine | None:
+        """Return the last launch line that a command of the batch script starts."""
+        return self._launches.get(id(step))
+
+    @cached_property
+    def _launches(self) -> dict[int, LaunchLine]:
+        return {id(launch.command): launch for launch in self.launch_lines}
 
     @cached_property
     def training(self) -> list[LaunchLine]:

@@ -14,6 +14,7 @@ from hpc_kit.check.bash_syntax import (
     Command,
     CompoundCommand,
     Origin,
+    Part,
     Piece,
     Pipeline,
     SimpleCommand,
@@ -64,6 +65,16 @@ class BlockPosition(NamedTuple):
     def is_conditional(self) -> bool:
         """True if the position is behind a `&&` or `||`, or in a branch."""
         return any(place.chain_index > 0 or place.kind in {"if", "case"} for place in self.outward())
+
+    @property
+    def piped_to(self) -> tuple[Command, ...]:
+        """The commands behind the position in its pipe."""
+        return self.pipeline.commands[self.pipeline_index + 1 :]
+
+    @property
+    def is_chained(self) -> bool:
+        """True if the position, or one around it, is joined to another command by `&&` or `||`."""
+        return any(len(place.chain.pipelines) > 1 for place in self.outward())
 
     def outward(self) -> Iterator[BlockPosition]:
         """Yield this position and those around it, up to the statement of the script itself."""
@@ -118,6 +129,30 @@ class TracedCommand(NamedTuple):
         return [word.text for word in self.words]
 
     @property
+    def text(self) -> str:
+        """The words as one text."""
+        return " ".join(self.texts)
+
+    @property
+    def written(self) -> str:
+        """The words as they are written, as one text."""
+        return " ".join(word.raw for word in self.syntax.words)
+
+    @property
+    def substitutions(self) -> list[Part]:
+        """The `$(...)` in the words and values of the command."""
+        return [part for part in self.syntax.parts if part.kind == "command"]
+
+    def reads(self, name: str) -> bool:
+        """Tell whether a word or value of the command reads a variable itself, outside of `$(...)`."""
+        return any(part.kind == "variable" and part.text == name for part in self.syntax.parts)
+
+    @property
+    def removes_folders(self) -> bool:
+        """True for an `rm -r`."""
+        return self.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in self.texts[1:])
+
+    @property
     def compounds(self) -> list[CompoundCommand]:
         """The compound commands around the command, the innermost first."""
         return [place.compound for place in self.position.outward() if place.compound is not None]
@@ -125,6 +160,10 @@ class TracedCommand(NamedTuple):
     def around(self, *kinds: str) -> CompoundCommand | None:
         """Return the innermost compound command of one of these kinds around the command."""
         return next((compound for compound in self.compounds if compound.kind in kinds), None)
+
+    def is_inside(self, compound: CompoundCommand) -> bool:
+        """Tell whether a compound command is around the command."""
+        return any(each is compound for each in self.compounds)
 
     def in_condition(self, *kinds: str) -> bool:
         """Tell whether the command is in the condition of a compound command, of one of these kinds if given."""

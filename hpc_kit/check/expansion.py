@@ -104,6 +104,11 @@ class ExpandedText(NamedTuple):
         return ExpandedText(self.text[start:end], tuple(pieces), self.task_variables, has_default=self.has_default)
 
 
+def plain_path(text: str) -> str:
+    """Return text with `$NAME` for each `${NAME}`."""
+    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
+
+
 def join_texts(texts: Iterable[ExpandedText], *, separator: str = "") -> ExpandedText:
     """Join several texts."""
     letters, pieces, reads, default = "", list[Piece](), list[TaskVariableUse](), False

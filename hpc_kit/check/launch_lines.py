@@ -72,6 +72,11 @@ class LaunchStage(NamedTuple):
         return [word.text for word in self.words]
 
     @property
+    def text(self) -> str:
+        """The words as one text."""
+        return " ".join(self.texts)
+
+    @property
     def line(self) -> int:
         """Line of the first word."""
         return self.words[0].line
@@ -84,6 +89,16 @@ class LaunchStage(NamedTuple):
     def option(self, *names: str) -> ExpandedText | None:
         """Return the value of the first of these options that the stage has."""
         return next((self.options[name] for name in names if name in self.options), None)
+
+    def number(self, *names: str) -> int | None:
+        """Return the number that the first of these options gives; None for any other value."""
+        text = self.option(*names)
+        return text.number if text is not None else None
+
+    @property
+    def option_texts(self) -> dict[str, str]:
+        """The values of the options."""
+        return {name: text.text for name, text in self.options.items()}
 
     def word_of(self, name: str) -> ExpandedText | None:
         """Return the word that gives an option."""
@@ -484,14 +499,28 @@ class LaunchLine(NamedTuple):
             return word._replace(text="") if following is None or following.text.startswith("--") else following
         return None
 
-    def option_values(self) -> Iterator[tuple[str, ExpandedText]]:
-        """Yield each option of the program with the word of its value, `--NAME VALUE` or `--NAME=VALUE`."""
+    @property
+    def file(self) -> ExpandedText | None:
+        """The file or module that the program runs."""
+        return self.program.option("file", "module")
+
+    def number(self, *names: str) -> int | None:
+        """Return the number that an option of the program gives; None for any other value."""
+        text = self.argument(*names)
+        return text.number if text is not None else None
+
+    def option_values(self, start: int = 0) -> Iterator[tuple[str, ExpandedText]]:
+        """Yield each option of the program with its value, `--NAME VALUE` or `--NAME=VALUE`, from a word on.
+
+        The position is that of the word.
+        """
         before = ""
-        for word in self.program.words:
-            name, equals, _ = word.text.partition("=")
-            option = name if equals else before
-            if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
-                yield option, word
+        for word in self.program.words[start:]:
+            name, equals, value = word.text.partition("=")
+            if equals and (name.startswith("-") or name.replace(".", "").isidentifier()):
+                yield name, word._replace(text=value)
+            elif not equals and before.startswith("-"):
+                yield before, word
             before = word.text
 
     @property
@@ -510,8 +539,7 @@ class LaunchLine(NamedTuple):
     @property
     def is_named_training(self) -> bool:
         """True if the name of the program says that it trains."""
-        file = self.program.option("file", "module")
-        name = file.text if file is not None else " ".join(self.program.texts[:1])
+        name = self.file.text if self.file is not None else " ".join(self.program.texts[:1])
         return re.search(r"train|tun(e|ing)", name) is not None
 
     @property
@@ -641,7 +669,7 @@ def size_of_launch(job: JobSize, step: LaunchStage | None) -> JobSize:
         return _size_of_mpirun(job, step)
     if step.may_hide_options or step.error:
         return UNKNOWN
-    return size_of_step(job, {name: text.text for name, text in step.options.items()})
+    return size_of_step(job, step.option_texts)
 
 
 def het_components(srun: LaunchStage | None) -> set[int] | None:

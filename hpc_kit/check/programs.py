@@ -84,8 +84,8 @@ HELPER_PROGRAMS = frozenset({
     "lspci", "md5sum", "mkdir", "mktemp", "module", "more", "mount", "mv", "nl", "nproc", "numactl", "nvcc",
     "nvidia-cuda-mps-control", "nvidia-smi", "paste", "ping", "pip", "pip3", "pkill", "printenv", "printf", "ps",
     "pwd", "ray", "rclone", "readlink", "realpath", "rev", "rm", "rocm-smi", "rsync", "sacct", "sacctmgr",
-    "sbcast", "scancel", "scontrol", "scp", "sed", "seq", "sha256sum", "sinfo", "singularity", "sleep", "sort",
-    "split", "squeue", "sstat", "stat", "stdbuf", "sync", "tail", "tar", "tee", "test", "time", "top", "touch",
+    "sbatch", "sbcast", "scancel", "scontrol", "scp", "sed", "seq", "sha256sum", "sinfo", "singularity", "sleep",
+    "sort", "split", "squeue", "sstat", "stat", "stdbuf", "sync", "tail", "tar", "tee", "test", "time", "top", "touch",
     "tr", "true", "ulimit", "umount", "uname", "uniq", "unzip", "virtualenv", "wandb", "wc", "wget", "which",
     "whoami", "xargs", "zcat",
 })  # fmt: skip

@@ -56,6 +56,48 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT406", HEAD + "set -e\nread -r -d '' A <<E\n--lr 1\nE\npython t.py $A\n", 3, E, "read -d '' returns 1"),
+    Bad("KIT119", HEAD + "#SBATCH -N2 --gpus-per-task=8\nsrun -n2 python t.py\n", 2, W, "needs a number of tasks"),
+    Bad(
+        "KIT223",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -c8\nsrun -N1 -n1 -c8 -w $H ray start --head --block &\n"
+        "srun -N1 -n1 -c2 -w $H python t.py\n",
+        4,
+        E,
+        "never starts",
+    ),
+    Bad(
+        "KIT415",
+        HEAD + "# sbatch -d afterany:$id a.sbatch\nO=r/$SLURM_JOB_ID\n"
+        "python t.py --output_dir $O --resume $O/last.pt\n",
+        3,
+        W,
+        "another id",
+    ),
+    Bad("KIT503", HEAD + "#SBATCH -a 1-8\ntrap 'rm -rf /tmp/$USER/c' EXIT\npython t.py\n", 3, W, "first element"),
+    Bad("KIT231", GPUS + "python t.py --train-samples 9 --lr-decay-iters 7\n", 3, W, "contradicts"),
+    Bad("KIT134", HEAD + "a=$(awk 'NR == $SLURM_ARRAY_TASK_ID' f)\npython t.py $a\n", 2, E, "in single quotes"),
+    Bad("KIT402", HEAD + "abaqus job=b input=b.inp cpus=4\ncp b.odb out/\n", 2, E, "in the background"),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-7\nS=$SLURM_ARRAY_TASK_MAX\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i < 99; i += S)); do python t.py $i; done\n",
+        3,
+        E,
+        "elements 0 and 7",
+    ),
+    Bad("KIT417", HEAD + "#SBATCH -J day\nplink2 --out x\nsbatch day.sbatch\n", 4, W, "starts again"),
+    Bad("KIT417", HEAD + "trap 'sbatch \"$SELF\"' EXIT\ncd d || exit 1\npython t.py\n", 2, W, "at every end"),
+    Bad("KIT417", HEAD + 'again() { sync; sbatch "$0"; }\ntrap again EXIT\npython t.py\n', 3, W, "at every end"),
+    Bad("KIT501", HEAD + "set -a; . ~/.config/ml-keys\nenv | sort\n", 3, W, "prints the value"),
+    Bad("KIT123", HEAD + "#SBATCH -c32 --mem-per-cpu=120G\npython t.py\n", 2, W, "3.75 TiB on a node"),
+    Bad(
+        "KIT123",
+        HEAD + "#SBATCH --mem=96G\n#   a.ffcv  90G\n# 16 GB b.ffcv\ncp d/a.ffcv d/b.ffcv /dev/shm/x\n./t\n",
+        5,
+        W,
+        "106 GiB",
+    ),
     Bad(
         "KIT207",
         ONE_A_NODE + "srun bash -c 'accelerate launch --config_file a.yaml --num_machines 4 --num_processes 16 "
@@ -2021,6 +2063,43 @@ GOOD = [
     ("KIT312", HEAD + "python t.py --limit_train_batches 0.25 --overfit_batches 0.0 --detect_anomaly False\n"),
     ("KIT312", HEAD + "#SBATCH -t 20\npython t.py --limit_train_batches 10 --detect_anomaly\n"),
     ("KIT252", HEAD + "#SBATCH -a 1-9\necho $SLURM_ARRAY_TASK_ID > index.txt\npython t.py\n"),
+    ("KIT406", HEAD + "set -e\nread -r -d '' A <<E || true\n--lr 1\nE\npython t.py $A\n"),
+    ("KIT119", HEAD + "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-task=8\nsrun python t.py\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -c8\nsrun -N1 -n1 -c8 -w $H ray start --head --block &\n"
+        "srun -N1 -n1 -c2 -w $G python t.py\n",
+    ),
+    (
+        "KIT415",
+        HEAD + "#SBATCH --requeue\nO=r/$SLURM_JOB_ID\npython t.py --output_dir $O --resume $O/last.pt\n",
+    ),
+    ("KIT503", HEAD + "#SBATCH -a 1-8\ntrap 'rm -rf /tmp/$USER/$SLURM_JOB_ID' EXIT\npython t.py\n"),
+    ("KIT503", HEAD + "#SBATCH -a 1-8%1\ntrap 'rm -rf /tmp/$USER/c' EXIT\npython t.py\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N3 --ntasks-per-node=1 -c8\non() { srun -N1 -n1 -c8 -w $1 ray start --block; }\n"
+        "on $H &\nfor n in $NODES; do on $n & done\npython t.py\n",
+    ),
+    ("KIT231", GPUS + "python t.py --train-samples 9 --lr-decay-samples 7\n"),
+    ("KIT134", HEAD + "a=$(awk -v n=$SLURM_ARRAY_TASK_ID 'NR == n {print $NF}' f)\npython t.py $a\n"),
+    ("KIT402", HEAD + "abaqus job=b input=b.inp interactive\ncp b.odb out/\n"),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-8\nS=$SLURM_ARRAY_TASK_MAX\nfor ((i = 0; i < 99; i += S)); do python t.py $i; done\n",
+    ),
+    (
+        "KIT222",
+        HEAD + "#SBATCH --nodes=1 --ntasks=8\nsrun bash -c 'exec 9>l; flock 9; pip install w'\n",
+    ),
+    ("KIT216", GPUS2 + "srun python t.py --tp 8\n"),
+    ("KIT417", HEAD + "[ -f done ] && exit 0\ntrap 'sbatch \"$0\"' EXIT\npython t.py\n"),
+    ("KIT417", HEAD + "trap 'sbatch \"$0\"' EXIT\npython t.py && trap - EXIT\n"),
+    ("KIT417", HEAD + "trap '[ -f done ] || sbatch \"$0\"' EXIT\npython t.py\n"),
+    ("KIT501", HEAD + "set -a; . ~/.config/monkeys\nenv | sort\n"),
+    ("KIT123", HEAD + "#SBATCH -c2 --mem-per-cpu=500G\npython t.py\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# a.ffcv: 16G of 900G\ncp a.ffcv /dev/shm/x\n./t\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# a.ffcv: 900G\ncp a.ffcv /scratch/x\n./t\n"),
     ("KIT123", HEAD + "#SBATCH --gres=gpu:8\n#SBATCH --mem=0\npython t.py\n"),
     ("KIT429", HEAD + "a=$(sbatch a.sh | awk '{print $4}')\nsbatch -d afterok:$a b.sh\n"),
     ("KIT429", HEAD + "a=$(sbatch a.sh | cut -d ' ' -f 4)\nsbatch -d afterok:$a b.sh\n"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, Part, SimpleCommand, program_of, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, Part, SimpleCommand, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -54,15 +54,13 @@ def agent_node_count(script: BatchScript) -> Iterator[Problem]:
         )
         if fault is not None:
             what, remedy, line = fault
-            doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _numbers_nodes(agent))
             # The default configuration of accelerate may give the number of machines.
-            doubtful = doubtful or (agent.kind == "accelerate" and agent.node_count is None)
-            rank = agent.node_rank
-            doubtful = doubtful or (rank is not None and rank.has_default)
-            certain = not doubtful and not launch.has_default_count
+            configured = agent.kind == "accelerate" and (_numbers_nodes(agent) or agent.node_count is None)
+            given = [each for each in (agent.node_count, agent.node_rank) if each is not None]
+            defaults = launch.has_default_count or any(each.has_default for each in given)
+            certain = not ("standalone" in agent.options or configured or defaults)
             # `--standalone` alone says that there is one node.
-            place = agent.word_of("standalone") or agent
-            lines = [each.line for each in (agent.node_count, agent.node_rank) if each is not None]
+            place, lines = agent.word_of("standalone") or agent, [each.line for each in given]
             yield Problem(place, what, remedy, (line, launch.line, agent.line, *lines), certain)
 
 
@@ -137,7 +135,10 @@ def _wrong_node_count(script: BatchScript, launch: LaunchLine, agent: LaunchStag
     if accepted is None or not job.is_stated:
         return None
     least, most = accepted
-    if job.nodes is not None and _loops_over_nodes(launch) and least > job.nodes:
+    # A loop over the nodes of the job starts one agent on each.
+    srun, loops = launch.stage("srun"), [each for each in launch.command.compounds if each.kind in LOOPS]
+    by_host = srun is not None and "nodelist" in srun.options and len(loops) == 1
+    if job.nodes is not None and by_host and least > job.nodes:
         return f"{agent.kind} waits for {least} nodes, but the job has {job.nodes}", remedy, line
     if size.nodes is None or size.nodes != job.nodes or script.sets_torchrun_option(agent, "nnodes"):
         return None
@@ -159,19 +160,12 @@ def _wrong_node_count(script: BatchScript, launch: LaunchLine, agent: LaunchStag
     return None
 
 
-def _loops_over_nodes(launch: LaunchLine) -> bool:
-    """Tell whether a loop over the nodes of the job starts one agent on each."""
-    srun = launch.stage("srun")
-    loops = [compound for compound in launch.command.compounds if compound.kind in LOOPS]
-    return srun is not None and "nodelist" in srun.options and len(loops) == 1
-
-
 def _is_same_in_loop(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a loop over hosts starts an agent on each, and changes nothing else of the line."""
     starter, loop = launch.stage("srun", "ssh"), launch.command.around(*LOOPS)
     if starter is None or loop is None or launch.command.is_conditional:
         return False
-    read = {part.text for word in launch.command.syntax.words for part in word.parts if part.kind == "variable"}
+    read = launch.command.syntax.variables
     on_hosts = starter.kind == "ssh" or bool(starter.options.keys() & {"nodelist", "relative"})
     return on_hosts and loop.name in read and read & script.changed_in(loop) == {loop.name}
 
@@ -214,9 +208,9 @@ def _numbers_nodes(agent: LaunchStage) -> bool:
 
 def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     """Tell whether a file or the environment may set options of the agent."""
-    configured = any(name.startswith(("PET_", "ACCELERATE_")) for name in script.assigned)
-    configured = configured or (agent.kind == "composer" and "NODE_RANK" in script.assigned)
-    return configured or "config-file" in agent.options or "standalone" in agent.options
+    names = [name for name in script.assigned if name.startswith(("PET_", "ACCELERATE_"))]
+    composed = agent.kind == "composer" and "NODE_RANK" in script.assigned
+    return bool(names) or composed or not agent.options.keys().isdisjoint({"config-file", "standalone"})
 
 
 @rule("KIT209", "warning")
@@ -234,7 +228,7 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
     for launch in script.launch_lines:
-        if launch.stage("ssh") is None or _SOURCES.search(" ".join(launch.command.texts)):
+        if launch.stage("ssh") is None or _SOURCES.search(launch.command.text):
             continue
         for part in (part for word in launch.command.syntax.words for part in word.parts):
             match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
@@ -250,21 +244,20 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
 
 def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
     """Find variables of arrays in a job without one, and of restarts where an unset variable ends the script."""
-    for step in script.commands:
-        for part in with_nested_parts(step.syntax.parts):
-            name = _read_without_default(part)
-            if name is None or name in script.assigned or _may_be_unset(script, name):
-                continue
-            nounset = step.options.get("nounset")
-            if name == "SLURM_RESTART_COUNT" and nounset is not None and not step.in_task:
-                what = "$SLURM_RESTART_COUNT is not set at the first start: set -u ends the script"
-                yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
-                return
-            # Without set -u, a log with an empty index is harmless.
-            harmless = step.name in {"echo", "logger", "printf", *script.functions} and nounset is None
-            if name.startswith("SLURM_ARRAY") and not _may_be_array(script) and not harmless:
-                yield Problem(part.origin, f"${name} is not set: the job has no --array", "add #SBATCH --array=...")
-                return
+    for step, part in script.nested_parts:
+        name = _read_without_default(part)
+        if name is None or name in script.assigned or _may_be_unset(script, name):
+            continue
+        nounset = step.options.get("nounset")
+        if name == "SLURM_RESTART_COUNT" and nounset is not None and not step.in_task:
+            what = "$SLURM_RESTART_COUNT is not set at the first start: set -u ends the script"
+            yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
+            return
+        # Without set -u, a log with an empty index is harmless.
+        harmless = step.name in {"echo", "logger", "printf", *script.functions} and nounset is None
+        if name.startswith("SLURM_ARRAY") and not _may_be_array(script) and not harmless:
+            yield Problem(part.origin, f"${name} is not set: the job has no --array", "add #SBATCH --array=...")
+            return
 
 
 def _read_without_default(part: Part) -> str | None:
@@ -282,9 +275,7 @@ def _may_be_unset(script: BatchScript, name: str) -> bool:
     # `TASK=$SLURM_ARRAY_TASK_ID` with `${TASK:-0}` below it.
     whole = re.compile(rf"\"?\$\{{?{name}\}}?\"?")
     copies = [each.name for each in script.written_assignments if whole.fullmatch(each.value.raw)]
-    if any(f"${{{copy}:-" in script.code for copy in copies):
-        return True
-    return script.tests_variable(name)
+    return any(f"${{{copy}:-" in script.code for copy in copies) or script.tests_variable(name)
 
 
 def _may_be_array(script: BatchScript) -> bool:
@@ -295,10 +286,9 @@ def _may_be_array(script: BatchScript) -> bool:
 
 def _missing_ntasks(script: BatchScript) -> Iterator[Problem]:
     """Find uses of the number of tasks in the batch shell of a job that does not request one."""
-    launches = {id(launch.command) for launch in script.launch_lines}
     for step in script.batch_commands if script.options.keys() & {"nodes", "nodelist"} else ():
         parts = [part for each in step.written_assignments for part in each.value.parts]
-        if id(step) in launches:
+        if script.launch_at(step) is not None:
             parts += [part for word in step.syntax.words for part in word.parts if part.kind == "variable"]
         for part in parts:
             match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
@@ -314,14 +304,9 @@ def _lines_with_option(script: BatchScript, option: str) -> set[int]:
         if any(option in each.options for each in launch.stages):
             syntax = launch.command.syntax
             parts = [part for word in syntax.words for part in word.parts if part.quoted] + [*(syntax.document or ())]
-            for part in (part for part in parts if part.kind == "text"):
-                lines |= {*range(part.origin.line, part.origin.line + part.text.count("\n") + 1)}
+            starts = [(part.origin.line, part.text.count("\n") + 1) for part in parts if part.kind == "text"]
+            lines |= {line for start, count in starts for line in range(start, start + count)}
     return lines
-
-
-def _has_refused_directive(script: BatchScript, option: str) -> bool:
-    """Tell whether a directive that sbatch refuses gives an option."""
-    return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
 
 
 def _step_variables(script: BatchScript) -> Iterator[Problem]:
@@ -343,9 +328,9 @@ def _missing_options(script: BatchScript) -> Iterator[Problem]:
         yield from _missing_ntasks(script)
     text = "\n".join(line for _, line in script.command_lines)
     for name, option in _OPTION_OF_VARIABLE.items():
-        if option in script.options or name in script.assigned or script.tests_variable(name):
-            continue
-        if _has_refused_directive(script, option):
+        # sbatch refuses the directive that gives the option.
+        refused = any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
+        if option in script.options or refused or name in script.assigned or script.tests_variable(name):
             continue
         if "GPUS" in name and not script.size.has_gpus:
             continue

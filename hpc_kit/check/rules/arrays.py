@@ -61,7 +61,7 @@ class _Index:
                 self.values.pop(each.name, None)
                 self.lengths.pop(each.name, None)
             elif each.value.elements is None:
-                self.values[each.name] = each.value.raw.strip("\"'")
+                self.values[each.name] = each.value.unquoted
             elif all(map(_is_one_word, each.value.elements)):
                 self.lengths[each.name] = len(each.value.elements)
                 self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
@@ -138,9 +138,11 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if array is None or directive is None:
         return
     index = _Index(script)
-    seen = _read_names(script)
+    # `read -a NAME` and `mapfile NAME` make lists of any length.
+    reading = (step for step in script.commands if step.name in {"mapfile", "read", "readarray"})
+    seen = {text for step in reading for text in step.texts[1:]}
     selected: dict[str, _Selection] = {}
-    for part in [part for step in script.commands for part in step.syntax.parts]:
+    for part in script.parts:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
         length = index.lengths.get(part.text)
         if subscript is None or part.text in seen or not index.depends(subscript[1]):
@@ -174,12 +176,6 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     yield from _shard_counts(script, array, directive.line)
 
 
-def _read_names(script: BatchScript) -> set[str]:
-    """Return the variables that a command reads: `read -a NAME` and `mapfile NAME` make lists of any length."""
-    reading = (step for step in script.commands if step.name in {"mapfile", "read", "readarray"})
-    return {text for step in reading for text in step.texts[1:]}
-
-
 def _outside_list(script: BatchScript, name: str, elements: range, selected: dict[int, int | None]) -> str | None:
     """Return the effect of the last index that selects no element of a list, or one from its end."""
     values = {index: value for index, value in selected.items() if value is not None}
@@ -196,7 +192,7 @@ def _outside_list(script: BatchScript, name: str, elements: range, selected: dic
 def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
     """Find a `sed`, `awk` or `head` that gets 0 as the number of a line in the first element of the array."""
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
-    for number, line in [*script.command_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
+    for number, line in [*script.command_lines, *((step.line, step.text) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"] or match["set"]) if match else None
         if match and name and (name == _INDEX or index.compute(f"${name}", 0) == 0):
@@ -251,8 +247,7 @@ def _combinations_left(
 
 def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
     """Find a `case` on the index that has a branch for many elements of the array, but not for all."""
-    cases = {id(each): each for step in script.commands for each in step.compounds if each.kind == "case"}
-    for compound in cases.values():
+    for compound in script.compounds("case"):
         subject, *patterns = compound.words or ("",)
         if not index.depends(subject) or any("$" in pattern or "(" in pattern for pattern in patterns):
             continue
@@ -266,8 +261,13 @@ def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Ite
 
 
 def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator[Problem]:
-    """Find arrays with one element more or less than the program has shards."""
+    """Find arrays with one element more or less than the program has shards, or than the stride of a loop."""
     low, high = min(array.indexes), max(array.indexes)
+    for each in script.assignments if low == 0 else ():
+        strides = re.search(rf"\+=\s*\$?\{{?{each.name}\b", script.code)
+        if each.value.variable == "SLURM_ARRAY_TASK_MAX" and strides:
+            what = f"the stride is the last index, {high}: elements 0 and {high} do the same work"
+            yield Problem(each.value, what, "write $SLURM_ARRAY_TASK_COUNT", (line,), certain=True)
     for launch in script.launch_lines:
         count = launch.argument(*_SHARDS)
         uses_index = any(_INDEX in word.text for word in launch.program.words)
@@ -404,7 +404,7 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
         output, content = step.syntax.output, [*step.texts, step.stdin.text if step.stdin is not None else ""]
         if output is None or not any(_INDEX in text for text in content):
             continue
-        path = script.resolve(output.raw.strip("\"'"))
+        path = script.resolve(output.unquoted)
         readers = [launch for launch in script.training if any(path in text for text in launch.program.texts)]
         own = "$" in _SAME_FOR_ALL.sub("", path) or (readers and _moves_to_own_folder(script, readers[0]))
         if readers and not own and "/" in path.strip("./"):

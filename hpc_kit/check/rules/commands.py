@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, Pipeline, SimpleCommand, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -123,15 +123,9 @@ def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
 
 def _endless_loops(script: BatchScript) -> list[TracedCommand]:
     """Return the conditions of loops such as `while true` that nothing leaves."""
+    left = [step.around("while") for step in script.batch_commands if step.name in {"break", "exit", "return"}]
     loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
-    return [step for step in loops if _has_no_exit(script, step)]
-
-
-def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether no command of the loop around a command leaves it."""
-    loop = step.around("while")
-    inside = (each for each in script.batch_commands if any(around is loop for around in each.compounds))
-    return all(each.name not in {"break", "exit", "return"} for each in inside)
+    return [step for step in loops if step.around("while") not in left]
 
 
 def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: bool = False) -> bool:
@@ -157,8 +151,8 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
     if not script.directives.lines:
         return
     for step in script.batch_commands:
-        asks = step.name == "read" and re.search(r" -\w*p\b", " ".join(step.texts)) is not None
-        given = step.position.pipeline_index or step.stdin is not None or "<" in script.lines[step.line - 1]
+        asks = step.name == "read" and re.search(r" -\w*p\b", step.text) is not None
+        given = step.position.pipeline_index or step.stdin is not None or step.syntax.input is not None
         if asks and not given and not step.is_conditional:
             yield Problem(step, "nobody answers in a batch job: the variable stays empty", "read it from an option")
     for launch in script.launch_lines:
@@ -203,9 +197,8 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
             continue
         letters, option = step.texts[1:3]
         for other in script.commands_after(step):
-            reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
-            before = script.lines[other.line - 1][: other.column - 1]
-            branch = re.search(r"(?:\A|;;|\bin)\s*\(?([A-Za-z])\)[^;]*\Z", before) if reads else None
+            before = script.lines[other.line - 1][: other.column - 1] if other.reads("OPTARG") else ""
+            branch = re.search(r"(?:\A|;;|\bin)\s*\(?([A-Za-z])\)[^;]*\Z", before)
             choice = other.around("case")
             # The branches of another `case` are no options.
             is_option = choice is not None and option in choice.words[0] and loop in other.compounds
@@ -239,7 +232,7 @@ def impatient_client(script: BatchScript) -> Iterator[Problem]:
         after = [each for each in later if each.words and each.name not in {"trap", "echo", "export"}]
         if not after or after[0].in_background:
             continue
-        between, client = "\n".join(script.lines[step.line : after[0].line - 1]), " ".join(after[0].texts)
+        between, client = "\n".join(script.lines[step.line : after[0].line - 1]), after[0].text
         if _LOCAL_SERVER.search(client) and not _WAITS_FOR_SERVER.search(f"{between}\n{client}"):
             what = f"the server of line {step.line} still loads its model when this starts: connection refused"
             remedy = "wait until the server answers: until curl -sf ...; do sleep 5; done"
@@ -265,7 +258,7 @@ def open_server(script: BatchScript) -> Iterator[Problem]:
         if address is None or re.match(r"localhost|127\.|::1", address.text):
             continue
         # The value of --auth may be a word of its own.
-        texts = " ".join(launch.program.texts).replace("--auth none", "--auth=none").split(" ")
+        texts = launch.program.text.replace("--auth none", "--auth=none").split(" ")
         password = launch.argument("password")
         off = next((text for text in texts if _OPEN.match(text)), None)
         if off is not None and (password is None or not password.text):
@@ -287,14 +280,21 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     Fix: remove the `exit`, or the `echo`.
     Documented: bash(1), exit.
     """
+    # The trainings at the top level, and in functions that the script calls.
     calls = {step.name for step in script.commands}
+    functions = [launch.command.around("function") for launch in script.training]
+    reached = [
+        launch
+        for launch, function in zip(script.training, functions, strict=True)
+        if function is None or function.name in calls
+    ]
     for step in script.batch_commands:
         if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
             continue
         # A branch, a loop, `&&` or `||` is a condition.
-        if step.compounds or any(len(place.chain.pipelines) > 1 for place in step.position.outward()):
+        if step.compounds or step.position.is_chained:
             continue
-        later = next((each for each in script.training if each.line > step.line and _runs(each, calls)), None)
+        later = next((each for each in reached if each.line > step.line), None)
         if later is not None and step.syntax.output is None:
             what = f"the script ends here: line {later.line} never runs"
             yield Problem(step, what, f"remove {step.name}", (later.line,))
@@ -318,12 +318,6 @@ def _only_printed(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-def _runs(launch: LaunchLine, calls: set[str]) -> bool:
-    """Tell whether the launch is at the top level, or in a function that the script calls."""
-    function = launch.command.around("function")
-    return function is None or function.name in calls
-
-
 @rule("KIT424")
 def swallowed_input(script: BatchScript) -> Iterator[Problem]:
     """Srun or ssh in a `while read` loop reads the input of the loop.
@@ -336,40 +330,28 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         first, step = launch.stage("srun", "ssh", "mpirun"), launch.command
-        if first is None or step.in_background or step.syntax.document is not None:
-            continue
         # Behind a pipe, the input is that of the pipe.
-        if step.position.pipeline_index > 0 or not any(
-            _reads_lines(script, place) for place in step.position.outward()
-        ):
+        own = step.syntax.document is not None or step.syntax.input is not None or step.position.pipeline_index > 0
+        if first is None or own or step.in_background or not any(map(_reads_lines, step.position.outward())):
             continue
         quiet = "input" in first.options
         if first.name == "ssh":
             quiet = any(re.match(r"-\w*[nf]", text) for text in first.texts[:6])
-        end = max(step.syntax.words, key=lambda word: (word.line, word.column))
-        # What follows a `;` belongs to the loop: `done < FILE`.
-        behind = script.lines[end.line - 1][end.column - 1 + len(end.raw) :].partition(";")[0]
-        before = [*script.lines[step.line - 1 : end.line - 1], script.lines[end.line - 1][: end.column - 1]]
-        before[0] = before[0][step.column - 1 :]
-        if not quiet and not any(re.search(r"(?<!\d)<", text) for text in (*before, end.raw, behind)):
+        if not quiet:
             what = f"{first.name} reads the remaining lines of the loop: it ends after the first"
             option = "-n" if first.name == "ssh" else "--input=none" if first.kind == "srun" else "</dev/null"
             edits = (Edit(first.line, first.column, first.name, f"{first.name} {option}"),) if option[0] == "-" else ()
             yield Problem(first, what, f"add {option}", edits=edits)
 
 
-def _reads_lines(script: BatchScript, place: BlockPosition) -> bool:
+def _reads_lines(place: BlockPosition) -> bool:
     """Tell whether a position is in the body of a loop whose condition reads a line of the standard input."""
-    if place.compound is None or place.compound.kind not in {"while", "until"} or place.role != "body":
+    if place.compound is None or place.role != "body":
         return False
-    for role, block in place.compound.bodies:
-        for statement in block if role == "condition" else ():
-            for command in (each for pipeline in statement.chain.pipelines for each in pipeline.commands):
-                words = [word.raw for word in command.words] if isinstance(command, SimpleCommand) else []
-                other = any(re.match(r"-\w*u", word) for word in words) or "<&" in script.lines[command.line - 1]
-                if words[:1] == ["read"] and not other:
-                    return True
-    return False
+    conditions = [block for role, block in place.compound.bodies if role == "condition"]
+    commands = [command for block in conditions for command in simple_commands(block) if command.input is None]
+    reads = [command.words for command in commands if program_of(command) == "read"]
+    return any(not any(re.match(r"-\w*u", word.raw) for word in words) for words in reads)
 
 
 @rule("KIT138", "warning")
@@ -387,32 +369,24 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
     # An assignment in front of a command is for that command alone.
     setters = [step for step in script.batch_commands if not step.words or step.name in DECLARING - {"local"}]
     for step, each in [(setter, each) for setter in setters for each in setter.written_assignments]:
-        pipe = _last_of_pipe(step.position)
+        # The loop or block at the end of a pipe.
+        pipe = next((place for place in step.position.outward() if place.pipeline_index > 0), None)
         # Without an earlier value, the variable is mostly for the commands of the pipe alone.
         before = any(each.name == other.name and other.line < step.line for other in script.assignments)
         if pipe is None or not before:
             continue
-        later = (other for other in script.batch_commands if other.line > step.line and _reads(other, each.name))
-        reader = next((other for other in later if not _is_part_of(other, pipe.pipeline)), None)
-        if reader is not None and not _is_set_again(script, each.name, step.line + 1, reader.line):
+        later = [other for other in script.batch_commands if other.line > step.line and _reads(other, each.name)]
+        parts = [{id(place.pipeline) for place in other.position.outward()} for other in later]
+        reader = next(
+            (other for other, around in zip(later, parts, strict=True) if id(pipe.pipeline) not in around), None
+        )
+        between = script.code_lines[step.line : reader.line] if reader is not None else []
+        # An assignment, a loop, or a command such as `read` sets the variable again.
+        if reader is not None and not any(sets(each.name).search(line) for _, line in between):
             what = f"the pipe ends the effect of {each.name}=: line {reader.line} does not see it"
             remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
             yield Problem(Origin(step.line), what, remedy, (pipe.statement.line, reader.line))
             return
-
-
-def _is_set_again(script: BatchScript, name: str, first: int, last: int) -> bool:
-    """Tell whether the lines of a script set a variable: by an assignment, a loop, or a command such as `read`."""
-    return any(sets(name).search(line) for number, line in script.code_lines if first <= number <= last)
-
-
-def _is_part_of(step: TracedCommand, pipeline: Pipeline) -> bool:
-    return any(place.pipeline is pipeline for place in step.position.outward())
-
-
-def _last_of_pipe(position: BlockPosition) -> BlockPosition | None:
-    """Return the position, around another one, of a loop or block at the end of a pipe."""
-    return next((place for place in position.outward() if place.pipeline_index > 0), None)
 
 
 def _reads(step: TracedCommand, name: str) -> bool:
@@ -445,10 +419,9 @@ def nested_submission(script: BatchScript) -> Iterator[Problem]:
             what = f"each of the {size.ntasks or 'several'} tasks submits a job"
             yield Problem(program, what, "submit from the batch script, after srun", (launch.line,), certain=True)
             continue
-        texts = program.texts
-        wrap = next((text for text in texts if re.search(r"\bsrun\b", text) and " " in text), None)
-        clean = any(re.match(r"--export=(NONE|NIL)", text) for text in texts) or launch.stages[0].name == "env"
-        if launch.multiplier is None and wrap is not None and "--wrap" in " ".join(texts) and not clean:
+        wrap = any(re.search(r"\bsrun\b", text) and " " in text for text in program.texts)
+        clean = re.search(r"\s--export=(NONE|NIL)", program.text) or launch.stages[0].name == "env"
+        if launch.multiplier is None and wrap and "--wrap" in program.text and not clean:
             what = "this srun inherits the SLURM_ variables of the present job"
             yield Problem(program, what, "write sbatch --export=NONE ..., or unset SLURM_... before", (launch.line,))
 
@@ -473,9 +446,8 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
         return
     messages: dict[str, int] = {}
     for step in script.commands:
-        inside = [part.text for part in step.syntax.parts if part.kind == "command"]
-        own = [" ".join(word.raw for word in step.syntax.words)]
-        for code in [text for text in (*own, *inside) if _submits(script, text)]:
+        codes = [step.written, *(part.text for part in step.substitutions)]
+        for code in [text for text in codes if _submits(script, text)]:
             for dependency in _DEPENDENCY.findall(code):
                 names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
                 line = next((messages[name] for name in names if name in messages), None)
@@ -494,8 +466,8 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
 def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
     """Find a --dependency that sbatch refuses, whatever the job ids in its variables are."""
     for step in script.commands:
-        codes: list[tuple[str, Place]] = [(" ".join(word.raw for word in step.syntax.words), step)]
-        codes += [(part.text, part.origin) for part in step.syntax.parts if part.kind == "command"]
+        codes: list[tuple[str, Place]] = [(step.written, step)]
+        codes += [(part.text, part.origin) for part in step.substitutions]
         for code, place in codes:
             given = _DEPENDENCY.search(code) if re.match(r"\s*sbatch\s", code) else None
             text = re.sub(r"[\"']", "", given[1]) if given is not None else ""
@@ -538,14 +510,14 @@ def waits_for_job(script: BatchScript) -> Iterator[Problem]:
     """
     # A training in the background uses the GPUs meanwhile.
     busy = any(launch.command.in_background for launch in script.training)
-    submits = any("sbatch" in step.texts[:1] or _calls(step, r"\bsbatch\b") for step in script.commands)
+    submits = any(step.name == "sbatch" or _calls(step, r"\bsbatch\b") for step in script.commands)
     if not script.size.has_gpus or busy or not submits:
         return
     for step in script.batch_commands:
         looks = step.name in {"squeue", "sacct"} or _calls(step, r"\b(squeue|sacct)\b")
-        waits = step.name == "sbatch" and bool({"-W", "--wait"} & {*step.texts})
+        waits = step.name == "sbatch" and not {"-W", "--wait"}.isdisjoint(step.texts)
         waits = waits or _calls(step, r"\bsbatch\b[^|;]*\s(-W|--wait)\s")
-        itself = "SLURM_JOB_ID" in " ".join(word.raw for word in step.syntax.words)
+        itself = "SLURM_JOB_ID" in step.written
         if (waits or (looks and step.in_condition("while", "until"))) and not itself and not step.in_background:
             what = "the GPUs of this job are idle until the other job has ended"
             yield Problem(step, what, "write sbatch --dependency=afterok:..., and end this job")
@@ -553,7 +525,7 @@ def waits_for_job(script: BatchScript) -> Iterator[Problem]:
 
 def _calls(step: TracedCommand, pattern: str) -> bool:
     """Tell whether a `$(...)` of a command contains a pattern."""
-    return any(part.kind == "command" and re.search(pattern, part.text) for part in step.syntax.parts)
+    return any(re.search(pattern, part.text) for part in step.substitutions)
 
 
 @rule("KIT427", "warning")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -38,13 +37,16 @@ class Container(NamedTuple):
         """Tell whether the container has one of these options."""
         return any(option.partition("=")[0] in names for option in self.options)
 
+    def sees(self, path: str) -> bool:
+        """Tell whether a path is in a folder that is mounted."""
+        return any(f"{path}/".startswith(f"{each}/") for each in self.destinations)
+
     @property
     def destinations(self) -> list[str]:
         """The folders that the container sees."""
         binds = [bind for text in self.binds for bind in text.split(",") if bind]
         # docker's --mount type=bind,source=/raid,target=/data
-        binds = [re.sub(r"\A(target|dst|destination)=", "", bind) for bind in binds]
-        parts = [bind.split(":") for bind in binds]
+        parts = [re.sub(r"\A(target|dst|destination)=", "", bind).split(":") for bind in binds]
         return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
 
     @property
@@ -124,7 +126,7 @@ def missing_in_container(script: BatchScript) -> Iterator[Problem]:
     image = next((line.line for line in given if "--container-image" in line.text), None)
     if image is not None and not any(re.search(r"slurm|/usr/bin|/usr\b", line.text) for line in given):
         for step in script.batch_commands:
-            if step.name in _OUTSIDE or any(_calls_outside(part) for part in step.syntax.parts):
+            if step.name in _OUTSIDE or _called_outside(step):
                 what = f"the batch script runs in the container of line {image}, which has no commands of Slurm"
                 yield Problem(step, what, "write srun --container-image=... instead of #SBATCH", (image,))
                 break
@@ -133,11 +135,9 @@ def missing_in_container(script: BatchScript) -> Iterator[Problem]:
         # Such a mount brings the commands of the host along.
         if container is None or re.search(r"slurm|/usr/bin|/usr\b|/opt/lmod", " ".join(container.binds)):
             continue
-        name = _outside_program(script, launch, container)
-        if name is not None:
-            place, program = name
-            what = f"{program} is not in the container"
-            yield Problem(place, what, f"run {program} outside, and the container inside", (launch.line,))
+        for place, program in filter(None, [_outside_program(script, launch, container)]):
+            remedy = f"run {program} outside, and the container inside"
+            yield Problem(place, f"{program} is not in the container", remedy, (launch.line,))
 
 
 def _outside_program(
@@ -153,18 +153,16 @@ def _outside_program(
     if _OUTSIDE.intersection(program):
         return container.stage, program[0]
     for step in script.commands_of(launch):
-        if step.name in _OUTSIDE:
-            return step, step.name
-        for part in step.syntax.parts:
-            match = _calls_outside(part)
-            if match is not None:
-                return step, match[1]
+        name = step.name if step.name in _OUTSIDE else _called_outside(step)
+        if name is not None:
+            return step, name
     return None
 
 
-def _calls_outside(part: Part) -> re.Match[str] | None:
+def _called_outside(step: TracedCommand) -> str | None:
     """Return the command of Slurm in a `$(...)`. What is not in the file has been expanded by the batch shell."""
-    return _CALLS_OUTSIDE.match(part.text) if part.kind == "command" and part.origin.exact else None
+    calls = (_CALLS_OUTSIDE.match(part.text) for part in step.substitutions if part.origin.exact)
+    return next((call[1] for call in calls if call), None)
 
 
 _HOST_PATH = re.compile(
@@ -189,7 +187,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
     # A variable or a module of the site may bind further folders.
     if script.sources_files or any(map(_BINDS.match, script.assigned)):
         return
-    if any(step.name in {"module", "ml"} and re.search("(?i)bind", " ".join(step.texts)) for step in script.commands):
+    if any(step.name in {"module", "ml"} and re.search("(?i)bind", step.text) for step in script.commands):
         return
     for launch in script.launch_lines:
         container = container_of(launch)
@@ -201,8 +199,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             continue
         lost = _lost_result(script, launch, container)
         if lost is not None:
-            path = lost.text.rpartition("=")[2]
-            what = f"{path} is not mounted: what the program writes there ends with the container"
+            what = f"{lost.text} is not mounted: what the program writes there ends with the container"
             yield Problem(lost, what, "add the folder to the mounts", (container.stage.line, launch.line))
         elif launch.program is not container.stage:
             yield from _unseen_path(script, launch, container)
@@ -220,12 +217,11 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
         if container is None or not container.read_only:
             continue
         for option, word in launch.option_values():
-            path = word.text.rpartition("=")[2]
             # The innermost mount decides.
-            around = (each for each in container.destinations if f"{path}/".startswith(f"{each}/"))
+            around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
             if folder in container.read_only and _RESULT.match(option) and written.search(option):
-                what = f"{folder} is mounted read-only, but the program writes to {path}"
+                what = f"{folder} is mounted read-only, but the program writes to {word.text}"
                 given = re.compile(rf"{re.escape(folder)}/?(:ro|,.*\b(ro|readonly))\b")
                 mounts = ((each, match) for each in container.stage.words if (match := given.search(each.text)))
                 place = next((each.slice_of(*match.span(1)) for each, match in mounts), word)
@@ -252,20 +248,15 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
         path = word.text.rpartition("=")[2]
         in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
         outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
-        if not outside or (home and re.match(r"/(home|users)/", path)):
+        usual = not container.is_isolated and _USUAL_FOLDER.match(path)
+        if not outside or usual or (home and re.match(r"/(home|users)/", path)):
             continue
-        if not container.is_isolated and _USUAL_FOLDER.match(path):
-            continue
-        if not any(path == each or path.startswith(each + "/") for each in container.destinations):
-            what = f"the container does not see {path}"
-            name = next(
-                (name for folder, name in container.renamed.items() if f"{path}/".startswith(f"{folder}/")), None
-            )
+        if not container.sees(path):
+            what, renamed = f"the container does not see {path}", container.renamed.items()
+            name = next((name for folder, name in renamed if f"{path}/".startswith(f"{folder}/")), None)
             if name is not None:
-                written = (
-                    each for each in reversed(launch.inner_command.syntax.words) if path in script.resolve(each.raw)
-                )
-                place = next(written, word)
+                words = reversed(launch.inner_command.syntax.words)
+                place = next((each for each in words if path in script.resolve(each.raw)), word)
                 yield Problem(place, f"{what}: there, its name is {name}", f"write {name}", (word.line, launch.line))
                 break
             option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
@@ -278,34 +269,24 @@ def _lost_result(script: BatchScript, launch: LaunchLine, container: Container) 
     """Return the folder inside the image that an option for results names, if its files end with the container."""
     if _outlives_task(script, launch, container):
         return None
-    before_program = set(map(id, container.stage.words[: container.image + 1]))
-    for option, word in launch.option_values():
-        names_results = _RESULT.match(option) and id(word) not in before_program
-        if names_results and _is_in_image(word.text.rpartition("=")[2], container):
-            return word
-    return None
+    values = launch.option_values(container.image + 1 if launch.program is container.stage else 0)
+    results = (word for option, word in values if _RESULT.match(option))
+    inside = (word for word in results if _OF_IMAGE.match(word.text) and not _HOST_PATH.match(word.text))
+    return next((word for word in inside if not container.sees(word.text)), None)
 
 
 def _outlives_task(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
     """Tell whether the files of a container are kept, or copied out of it, or cannot be written at all."""
-    if container.has("--container-name", "--container-save", "-o", "--overlay"):
-        return True
+    kept = container.has("--container-name", "--container-save", "-o", "--overlay")
     # apptainer without --writable-tmpfs refuses to write to its image.
-    if not container.is_isolated and not container.has("--writable-tmpfs"):
-        return True
+    refused = not container.is_isolated and not container.has("--writable-tmpfs")
     is_engine = container.stage.name in _ENGINES and not container.is_pyxis
-    if is_engine and "--rm" not in container.options:
+    if kept or refused or (is_engine and "--rm" not in container.options):
         return True
     return any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
 
 
-def _is_in_image(path: str, container: Container) -> bool:
-    """Tell whether a path is a folder of the image, and not one of the host or a mounted one."""
-    if not re.match(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+", path) or _HOST_PATH.match(path):
-        return False
-    return not any(f"{path}/".startswith(f"{each}/") for each in container.destinations)
-
-
+_OF_IMAGE = re.compile(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+")
 _RESULT = re.compile(
     r"(?i)(?!.*(resum|load|restor|init|pretrain|data|config|tokenizer|cache|eval))[-+\w.]*?"
     r"(out|output|save|results?|project|(ckpt|checkpoints?|work|exp|runs?|logs?|root|out|output|save|results?)[-_]?dir"
@@ -376,7 +357,7 @@ def _gives_gpus(container: Container | None) -> bool:
 
 def _works_alone(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
     """Tell whether a program of an image does the work of a job that has no other."""
-    program, texts = launch.program, " ".join(launch.program.texts)
+    program, texts = launch.program, launch.program.text
     if program is container.stage or program.kind != "program" or program.name in HELPER_PROGRAMS or script.training:
         return False
     return len(script.launch_lines) == 1 or re.search(r"\b(cuda|gpus?|train)\b", texts) is not None

@@ -53,8 +53,7 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Problem]:
     least = count_nodes(nodes.value, None)[1]
     if 0 < int(ntasks.value) < least:
         what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets only {ntasks.value}"
-        remedy = "use --ntasks-per-node instead of --ntasks"
-        yield Problem(ntasks, what, remedy, (nodes.line,))
+        yield Problem(ntasks, what, "use --ntasks-per-node instead of --ntasks", (nodes.line,))
 
 
 @rule("KIT117")
@@ -96,8 +95,8 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
 
     --gpus counts the GPUs of the whole job. With --gpus-per-task it implies the number of tasks, with --gpus-per-node
     the number of nodes. sbatch refuses the script if --ntasks or --nodes gives another number ("Failed to validate job
-    spec"), or if --gpus is less than one per node. The tasks of a node cannot have more GPUs than --gres or
-    --gpus-per-node gives it.
+    spec"), or if --gpus is less than one per node. --nodes and --gpus-per-task alone give no number of tasks (a
+    warning). The tasks of a node cannot have more GPUs than --gres or --gpus-per-node gives it.
 
     Fix: remove --gpus; of --gres and --gpus-per-task, keep one.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
@@ -112,6 +111,13 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
             what = f"{job.tasks_per_node} tasks x {of_task} GPUs = {need}, but --{on_node}={part[on_node].value}"
             lines = (part[on_node].line, script.line_of("ntasks-per-node", "ntasks"))
             yield Problem(place, what, f"use --gpus-per-task={max(1, have // (job.tasks_per_node or 1))}", lines)
+        if (
+            of_task
+            and "nodes" in part
+            and part.keys().isdisjoint({"gpus", "ntasks", "ntasks-per-node", "ntasks-per-gpu", on_node})
+        ):
+            what = "--gpus-per-task needs a number of tasks: without one, sbatch refuses the job"
+            yield Problem(part["gpus-per-task"], what, "add --ntasks-per-node=...", certain=False)
         if total is None or (have is not None and need > have):
             continue
         nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None
@@ -195,7 +201,9 @@ def _idle_gpus(script: BatchScript, launch: LaunchLine, size: JobSize, processes
         return
     # A program that starts processes of its own has a larger WORLD_SIZE.
     by_world = any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE"))
-    of_slurm = script.options.keys() & {"ntasks", "ntasks-per-node"} and _takes_ranks_of_slurm(launch)
+    # An option such as `--launcher slurm` makes each task of srun one rank.
+    init = launch.argument("launcher", "dist-init", "init", "init-method", "env", "cluster", "dist-launcher")
+    of_slurm = script.options.keys() & {"ntasks", "ntasks-per-node"} and init is not None and init.text == "slurm"
     if by_world or of_slurm or _is_total_of_node(script, launch, size):
         shown = f"{processes} task{'s' * (processes > 1)} per node" + ", as WORLD_SIZE says" * by_world
         what = f"{shown}, but {count}: the rest is idle"
@@ -231,12 +239,6 @@ def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) ->
     return several and not per_node and size.ntasks == size.gpus_per_node and launch.program.kind == "python"
 
 
-def _takes_ranks_of_slurm(launch: LaunchLine) -> bool:
-    """Tell whether an option such as `--launcher slurm` makes each task of srun one rank."""
-    argument = launch.argument("launcher", "dist-init", "init", "init-method", "env", "cluster", "dist-launcher")
-    return argument is not None and argument.text == "slurm"
-
-
 @rule("KIT210")
 def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     """WORLD_SIZE is not the number of started processes.
@@ -263,7 +265,7 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     argument = launch.argument("world-size") if launch.program.kind == "python" else None
     world = argument.number if argument is not None else None
     # Processes that the program starts itself are ranks, too.
-    forks = "multiprocessing" in " ".join(launch.command.texts)
+    forks = "multiprocessing" in launch.command.text
     if argument is not None and world is not None and world not in {*known, size.nodes} and not forks:
         yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
     for each in script.assignments_of("WORLD_SIZE"):
@@ -365,12 +367,10 @@ _PADDED = re.compile(
 def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
     """Find arithmetic with a number that has leading zeros."""
     padded = {each.name: each.value.line for each in script.written_assignments if _PADDED.fullmatch(each.value.raw)}
-    for compound in (compound for step in script.commands for compound in step.compounds if compound.kind == "for"):
-        if any(map(_PADDED.fullmatch, compound.words)):
-            padded[compound.name] = compound.line
+    padded |= {loop.name: loop.line for loop in script.compounds("for") if any(map(_PADDED.fullmatch, loop.words))}
     # A second assignment may remove the zeros.
     several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}
-    for part in (part for step in script.commands for part in step.syntax.parts if padded.keys() - several):
+    for part in script.parts if padded.keys() - several else ():
         text = part.text if part.kind == "arithmetic" else part.detail if part.detail.startswith("[") else ""
         names = re.findall(r"(?<!10#)(?<!10#\$)(?<!10#\$\{)\b[A-Za-z_]\w*", text)
         name = next((name for name in names if name in padded.keys() - several), None)
@@ -479,20 +479,17 @@ def _processes_on_node(launch: LaunchLine, size: JobSize) -> int | None:
 def count_processes(agent: LaunchStage) -> int | None:
     """Return the number of processes that an agent starts on its node; None if it is unknown."""
     if agent.kind == "torchrun":
-        text = agent.option("nproc-per-node")
-        return text.number if text is not None else 1
+        return agent.number("nproc-per-node") if "nproc-per-node" in agent.options else 1
     slots = agent.option("include", "i") if agent.kind == "deepspeed" else None
     if slots is not None:
         # `--include localhost:0,1`, or `node1:0,1@node2:0,1`
         counts = {len(set(host.partition(":")[2].split(","))) for host in slots.text.split("@") if ":" in host}
         return counts.pop() if len(counts) == 1 and slots.is_known else None
     if agent.kind == "composer":
-        text = agent.option("nproc", "n")
-        return text.number if text is not None else None
-    text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
-    count, nodes = text.number if text is not None else None, machines.number if machines is not None else 1
-    in_file = machines is None and "config-file" in agent.options
-    if count is None or nodes is None or in_file:
+        return agent.number("nproc", "n")
+    count, one = agent.number("num-processes", "num-gpus"), "num-machines" not in agent.options
+    nodes = 1 if one else agent.number("num-machines")
+    if count is None or nodes is None or (one and "config-file" in agent.options):
         return None
     return max(1, count // max(1, nodes)) if agent.kind == "accelerate" else count
 
@@ -558,8 +555,8 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
         if (script.size_of(launch).nodes or nodes) < nodes:
             places.append(srun)
     # Steps in $(...), of which the trace knows the text alone.
-    for part in [part for command in script.batch_commands for part in command.syntax.parts]:
-        step = re.match(r"\s*srun\s[^|;&]*", part.text) if part.kind == "command" else None
+    for part in [part for command in script.batch_commands for part in command.substitutions]:
+        step = re.match(r"\s*srun\s[^|;&]*", part.text)
         one_node = step and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", step[0])
         if step and one_node and not re.search(r"\s(-G|--gpus[= ])", step[0]):
             places.append(part.origin)

@@ -48,9 +48,7 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
     """Find many threads in a job whose tasks have one CPU each, because --cpus-per-task is missing."""
     option = script.directive("ntasks-per-node") or script.directive("ntasks")
     # A mask names CPUs of a whole node.
-    masked = any(
-        re.search(r"--cpu[-_]bind\S*[= ]\S*(map|mask)_", " ".join(each.command.texts)) for each in script.training
-    )
+    masked = any(re.search(r"--cpu[-_]bind\S*[= ]\S*(map|mask)_", each.command.text) for each in script.training)
     whole = masked or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     # Without srun, a program has the CPUs of all tasks on its node.
     launches = [launch for launch in script.training if launch.multiplier is not None]
@@ -107,8 +105,7 @@ def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: 
         threads = each.value.number or 0
         if threads > cpus:
             what = f"{threads} threads, but --cpus-per-task={cpus}"
-            remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
-            yield Problem(each, what, remedy, (option.line,))
+            yield Problem(each, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK", (option.line,))
         elif agent is not None and threads * processes > cpus and threads > 1:
             what = f"{processes} processes with {threads} threads each, but --cpus-per-task={cpus}"
             remedy = f"write export {each.name}=$((SLURM_CPUS_PER_TASK / {processes}))"
@@ -126,7 +123,7 @@ def _bound_to_one_core(script: BatchScript) -> Iterator[Problem]:
             mpirun is not None
             and bound is not None
             and bound.text == "core"
-            and not re.search("(?i)PE=|-cpus-per-(rank|proc)", " ".join(mpirun.texts))
+            and not re.search("(?i)PE=|-cpus-per-(rank|proc)", mpirun.text)
         ):
             what = f"each process has one core for its {cpus} threads and data loaders"
             lines = (script.line_of("cpus-per-task"), launch.line)

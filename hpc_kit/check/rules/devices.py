@@ -117,10 +117,8 @@ def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
     """Yield the words of a `for` loop; ranges such as `{0..3}` and `$(seq 0 3)` one by one."""
     for word in words:
         span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", word)
-        if span is None:
-            yield word
-        else:
-            yield from map(str, range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1))
+        numbers = range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1) if span is not None else ()
+        yield from map(str, numbers) if span is not None else [word]
 
 
 def _is_alone(script: BatchScript, each: TracedAssignment) -> bool:
@@ -148,7 +146,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         if script.has_reason(launch.line, named=True):
             continue
         srun = launch.stage("srun")
-        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
+        options = {**script.options, **(srun.option_texts if srun else {})}
         text = launch.argument(*_DEVICE_OPTIONS)
         if (script.size_of(launch).tasks_per_node or script.size_of(launch).ntasks or 1) > 1:
             yield from _local_ranks(script, launch, options, text)
@@ -164,8 +162,12 @@ def _sees_one_gpu(script: BatchScript, options: Mapping[str, str]) -> bool:
     return (
         (one_each and options.keys().isdisjoint({"gpu-bind", "tres-bind"}))
         or options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
-        or any(map(_shows_one_device, script.assignments_of(*_VISIBLE_DEVICES)))
+        # A task may hide all GPUs but its own.
+        or any(each.in_task and _ONE_RANK.match(each.value.text) for each in script.assignments_of(*_VISIBLE_DEVICES))
     )
+
+
+_ONE_RANK = re.compile(r"(?!.*,).*SLURM_(LOCALID|PROCID)")
 
 
 def _local_ranks(
@@ -175,12 +177,14 @@ def _local_ranks(
     lines, wide = (script.line_of("gpus-per-task"), launch.line), script.size_of(launch).has_several_nodes
     local = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
     rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
+    # Consecutive ranks run on different nodes.
+    cyclic = options.get("distribution", "").startswith("cyclic")
     bound, one_each = _sees_one_gpu(script, options), "each task sees one GPU, which has the number 0"
     if rank is not None and wide:
         yield Problem(rank, _BEYOND_FIRST_NODE, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
     elif text is not None and "SLURM_LOCALID" in text.text and bound:
         yield Problem(text, one_each, "write cuda:0, or use --gpus-per-node", lines)
-    elif local is not None and wide and _is_interleaved(options, local):
+    elif local is not None and wide and cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text):
         what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
         yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
     elif local is not None and bound and local.variable == "SLURM_LOCALID" and not _takes_first_device(script):
@@ -275,21 +279,6 @@ def _same_cpus(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
             what = f"{stage.name} puts all {tasks} tasks of a node on the same CPUs, {match[1]}"
             remedy = f"remove {stage.name}: with --cpus-per-task, srun gives each task CPUs of its own"
             yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
-
-
-def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
-    """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
-    cyclic = options.get("distribution", "").startswith("cyclic")
-    return cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text) is not None
-
-
-def _shows_one_device(each: TracedAssignment) -> bool:
-    """Tell whether a task hides all GPUs but its own."""
-    return (
-        each.in_task
-        and re.search(r"SLURM_(LOCALID|PROCID)", each.value.text) is not None
-        and "," not in each.value.text
-    )
 
 
 _RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")

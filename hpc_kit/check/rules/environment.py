@@ -60,7 +60,7 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
         without = name in {"ml", "module"} and all(map(_WITHOUT_CONDA.match, texts[1:]))
         learnt = learnt or (name in _DEFINES_CONDA and not without) or any("BASH_ENV" in text for text in texts)
         printing = name in _CONDA and verb.startswith("shell.")
-        if printing and not _taken_up(step):
+        if printing and step.syntax.output is None and not step.position.piped_to:
             what = f"{name} {verb} only prints shell code"
         elif name in _CONDA and verb == "activate" and not learnt:
             what = f"{name} activate needs a set-up that this shell does not have"
@@ -77,12 +77,7 @@ def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the command runs in a `bash -l`, which reads the result of `conda init`."""
     inside = [launch for launch in script.launch_lines if launch.inner_command is step]
     shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
-    return any(_LOGIN.match("#!" + " ".join(stage.texts)) for stage in shells)
-
-
-def _taken_up(step: TracedCommand) -> bool:
-    """Tell whether the output of a command goes to a file or a pipe."""
-    return step.syntax.output is not None or step.position.pipeline_index + 1 < len(step.position.pipeline.commands)
+    return any(_LOGIN.match("#!" + stage.text) for stage in shells)
 
 
 @rule("KIT110")
@@ -368,19 +363,14 @@ def download_while_offline(script: BatchScript) -> Iterator[Problem]:
     offline: dict[str, int] = {}
     for step in script.batch_commands:
         own = {each.name: each for each in step.written_assignments if each.name in _OFFLINE}
-        text = " ".join(step.texts)
+        text = step.text
         if step.name == "unset":
             offline = {name: line for name, line in offline.items() if name not in step.texts}
         elif step.name in DECLARING or not step.words:
-            for name, each in own.items():
-                offline.pop(name, None)
-                # A branch may choose it for a case in which nothing is downloaded.
-                if (
-                    each.value.raw.strip("\"'").lower() in _ON
-                    and step.name == "export"
-                    and not (step.is_conditional or step.around("subshell", "function"))
-                ):
-                    offline[name] = step.line
+            # A branch may choose it for a case in which nothing is downloaded.
+            lasting = step.name == "export" and not (step.is_conditional or step.around("subshell", "function"))
+            switched = {name: step.line for name, each in own.items() if each.value.unquoted.lower() in _ON}
+            offline = {name: line for name, line in offline.items() if name not in own} | (switched if lasting else {})
         elif offline and not own and _DOWNLOADS.match(text) and not re.search(r"OFFLINE=|\senv -[iu]", f" {text}"):
             name, line = next(iter(offline.items()))
             what = f"{name} is set: the download sends no request, and fails unless the cache has all"

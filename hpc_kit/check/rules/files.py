@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import set_variables
@@ -57,7 +57,7 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
         if folder is not None:
             using = (each for each in wide if _reaches(script, folder, each))
         elif entered is not None and _fills_here(step):
-            folder, last = _plain(entered.words[1].text), entered
+            folder, last = plain_path(entered.words[1].text), entered
             # The tasks of srun start in the current folder of the batch shell.
             using = (each for each in wide if not _leaves(script, last, step, each.command))
         elif (path := _written_file(script, step)) is not None:
@@ -76,9 +76,9 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
 def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
     """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
     output = step.syntax.output
-    path = _plain(script.resolve(output.raw.strip("\"'"))) if output is not None else ""
+    path = plain_path(script.resolve(output.unquoted)) if output is not None else ""
     served = step.texts[1:] if step.in_background and step.name != "srun" else []
-    paths = [path, *(_plain(text.rpartition("=")[2]) for text in served)]
+    paths = [path, *(plain_path(text.rpartition("=")[2]) for text in served)]
     return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
 
 
@@ -94,9 +94,7 @@ def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bo
 def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     """Tell whether the tasks use the folder: on their line, in a variable, or as the current folder."""
     texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
-    exported = {word.text for step in script.commands if step.name in {"declare", "export"} for word in step.words[1:]}
-    known = [each for each in script.assignments if each.is_exported or each.name in exported]
-    texts += [each.value.text for each in known if each.line < launch.line]
+    texts += [each.value.text for each in script.exported_assignments if each.line < launch.line]
     before = [step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.line]
     texts += [word.text for step in before for word in step.words]
     return any(_names(text, folder) for text in texts)
@@ -115,14 +113,14 @@ def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
 
 
 def _names(text: str, folder: str) -> bool:
-    return re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", _plain(text)) is not None
+    return re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", plain_path(text)) is not None
 
 
 def _entered(step: TracedCommand, before: str | None) -> str | None:
     """Return the node-local folder that is current after a `cd` or similar command."""
     if step.name == "popd":
         return None
-    target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
+    target = plain_path(step.words[1].text) if len(step.words) > 1 else "~"
     if OWN_DISK.match(target):
         return target
     return None if target.startswith(("/", "$", "~", "-")) else before
@@ -143,12 +141,8 @@ def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, l
     """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
     between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
     subshell = entered.around("subshell")
-    alone = subshell is not None and not any(subshell is each for each in last.compounds)
+    alone = subshell is not None and not last.is_inside(subshell)
     return alone or any(_entered(step, "here") is None for step in between)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
 
 
 def _filled(step: TracedCommand) -> str | None:
@@ -162,7 +156,7 @@ def _filled(step: TracedCommand) -> str | None:
     elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
         places = rest[-1:]
     match = OWN_DISK.match(places[-1]) if places else None
-    return None if match is None else _plain(places[-1]).rstrip("/.")
+    return None if match is None else plain_path(places[-1]).rstrip("/.")
 
 
 _KEEPS_LAST = re.compile(r"(?i)last|latest|newest|current|best|status|state|progress|pid|heartbeat")
@@ -183,33 +177,21 @@ def last_line_only(script: BatchScript) -> Iterator[Problem]:
         if step.name not in {"echo", "printf"} or output is None or loop is None or step.is_conditional:
             continue
         changing = script.changed_in(loop)
-        path = _plain(script.resolve(output.raw.strip("\"'")))
-        is_fixed = not changing & _variables((output,)) and not re.search(r"\$\(|/dev/|\$RANDOM", path)
-        if not changing & _variables(step.syntax.words) or not is_fixed or _KEEPS_LAST.search(path):
+        path = plain_path(script.resolve(output.unquoted))
+        is_fixed = not changing & output.variables and not re.search(r"\$\(|/dev/|\$RANDOM", path)
+        if not changing & step.syntax.variables or not is_fixed or _KEEPS_LAST.search(path):
             continue
-        if _is_used_in(script, loop, step, path):
+        # Another command of the loop may name the file, or end the loop.
+        others = [each for each in script.commands_in(loop) if each is not step]
+        if any(each.name in {"break", "exit"} or any(_names(text, path) for text in each.texts) for each in others):
             continue
         for launch in script.launch_lines:
-            outside = launch.line > step.line and all(each is not loop for each in launch.command.compounds)
-            if outside and any(_names(word.text, path) for word in launch.command.words):
+            outside = launch.line > step.line and not launch.command.is_inside(loop)
+            if outside and any(_names(text, path) for text in launch.command.texts):
                 what = f"each pass of the loop empties {path}: only its last line remains"
                 hosts = re.search(r"(?i)host|machine|node", path) is not None
                 yield Problem(step, what, "write >>, and remove the file before the loop", (launch.line,), hosts)
                 break
-
-
-def _variables(words: Iterable[Word]) -> set[str]:
-    return {part.text for word in words for part in word.parts if part.kind == "variable"}
-
-
-def _is_used_in(script: BatchScript, loop: CompoundCommand, step: TracedCommand, path: str) -> bool:
-    """Tell whether another command of the loop names the file, or ends the loop."""
-    inside = [each for each in script.commands if any(around is loop for around in each.compounds)]
-    return any(
-        each.name in {"break", "exit"} or any(_names(text, path) for text in each.texts)
-        for each in inside
-        if each is not step
-    )
 
 
 _FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
@@ -228,7 +210,7 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.commands:
         words = [text for text in step.texts[1:] if not re.match(r"-[A-Za-z-]", text)]
-        on_node = bool(words[1:]) and all(_is_on_node(script, text) for text in words[1:])
+        on_node = all(OWN_DISK.match(text) or script.resolve(text).startswith("$(mktemp") for text in words[1:])
         if script.has_reason(step.line, named=True):
             continue
         chmod = step.name == "chmod" and len(words) > 1 and not on_node and _FOR_ALL.match(words[0])
@@ -241,11 +223,6 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
 
 
-def _is_on_node(script: BatchScript, path: str) -> bool:
-    """Tell whether a path is on the disk of the node, or in a folder of mktemp."""
-    return OWN_DISK.match(path) is not None or script.resolve(path).startswith("$(mktemp")
-
-
 @rule("KIT503", "warning")
 def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """A clean-up that hits other jobs on the node.
@@ -253,7 +230,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     `pkill python` and `killall` end all matching processes of the user on the node, also those of other jobs.
     `rm -rf /tmp/*` removes the files of other jobs. `rm -rf $DIR/*` removes /* if the variable is empty: the rule finds
     variables that the script does not set. `rm -rf` of a cache or a folder that a whole group shares removes files that
-    other jobs read at this moment.
+    other jobs read at this moment. Elements of an array may run on the same node: the first one that removes a folder
+    of all of them takes it from the rest.
 
     Fix: end the processes of this job by their id (`kill "$pid"`), and remove a folder of this job, such as
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
@@ -261,6 +239,12 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """
     # On an exclusive node, there are no other jobs.
     alone = "exclusive" in script.options
+    array = script.options.get("array", "%1")
+    for step in script.batch_commands if not alone and not array.endswith("%1") else ():
+        path = next((text for text in removed_folders(step) if _OF_ELEMENTS.match(script.resolve(text))), None)
+        if path is not None:
+            what = f"the first element of the array to end removes {path}, which others on the node use"
+            yield Problem(step, what, "write $SLURM_JOB_ID in the name of the folder", (script.line_of("array"),))
     for step in script.commands:
         match = re.search(r"\b((?:pkill|killall)\b[^;&|]*)|\bscancel (-u|--user|--me)", step.trap_code)
         if match is not None and not (match[1] and (alone or _ends_own(match[1].split()))):
@@ -271,8 +255,9 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name == "scancel" and _cancels_all(words):
             what = "scancel ends all jobs of the user, not this one alone"
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
-        shared = next((text for text in words[1:] if _is_shared(script, text)), None)
-        if shared is not None and launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)):
+        recursive = launch.program.name == "rm" and re.search(r"\s-\w*[rR]", launch.program.text)
+        shared = next((text for text in words[1:] if _is_shared(script, text)), None) if recursive else None
+        if shared is not None:
             what = f"other jobs may read {shared} at this moment"
             yield Problem(launch.program, what, "remove the line, or delete a folder of this job only")
         if alone:
@@ -283,6 +268,18 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         yield from _removals(script, launch, words)
 
 
+_OF_ELEMENTS = re.compile(r"(?!.*(JOB_?ID|TASK_?ID|\$\(|\$\$|mktemp))/(tmp|dev/shm|local_?scratch|lscratch)/\w*[$\w]")
+"""A folder of the node that elements of an array share."""
+_REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
+
+
+def removed_folders(step: TracedCommand) -> list[str]:
+    """Return the arguments of an `rm -r`, or those in the code of a trap."""
+    if step.removes_folders:
+        return [text for text in step.texts[1:] if not text.startswith("-")]
+    return _REMOVES.findall(step.trap_code)
+
+
 def _ends_own(words: list[str]) -> bool:
     """Tell whether pkill ends processes of this job alone: the children of a process, a session, or the job id."""
     selects = any(re.match(r"-[Pgs]|--(parent|pgroup|session)\b", text) for text in words[1:])
@@ -291,13 +288,15 @@ def _ends_own(words: list[str]) -> bool:
 
 def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
     """Find an rm or find that removes files of other jobs, or all files if something before it failed."""
-    if launch.program.name in {"rm", "find"} and _hits_others(words):
+    removes = launch.program.name == "rm" or (launch.program.name == "find" and {"-delete", "rm"} & set(words))
+    if removes and any(map(_SHARED_FOLDER.match, words[1:])):
         what = "this removes files of other jobs on the node"
         yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
-    cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
-    if cd is not None:
-        what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
-        yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
+    here = launch.program.name == "rm" and {"*", "./*"} & set(words)
+    for cd in script.commands_before(launch.command)[-1:] if here else ():
+        if cd.name == "cd" and not cd.errexit and len(cd.position.chain.pipelines) == 1:
+            what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
+            yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
     for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
         whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
         # Slurm and its prologs set the variables of node-local folders.
@@ -333,21 +332,6 @@ _OF_GROUP = re.compile(
     r"(/[\w.-]*(cache|conda|data|envs?|hf|hub|huggingface|models?|tmp|wheels)[\w.-]*)*(/\*)?/?\Z"
 )
 """A folder that is named after a group of users, or a cache or data in it."""
-
-
-def _hits_others(words: list[str]) -> bool:
-    """Tell whether rm or find removes files in a folder that all jobs of a node share."""
-    if words[0].endswith("find") and "-delete" not in words and "rm" not in words:
-        return False
-    return any(_SHARED_FOLDER.match(text) for text in words[1:])
-
-
-def _unsafe_folder(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
-    """Return the `cd` right before a command that runs even if the `cd` fails."""
-    step = next(reversed(script.commands_before(launch.command)), None)
-    if step is None or step.name != "cd" or step.errexit or len(step.position.chain.pipelines) > 1:
-        return None
-    return step
 
 
 def _cancels_all(words: list[str]) -> bool:

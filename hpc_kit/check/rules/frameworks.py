@@ -44,8 +44,7 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
             what = f"{name}={text.number}, but the job has {count} {unit}: Lightning takes one task for one device"
             lines = (script.line_of(*options), launch.line)
             certain = of_trainer and not text.has_default
-            remedy = f"make {name} and --{options[0]} equal"
-            yield Problem(text, what, remedy, lines, certain)
+            yield Problem(text, what, f"make {name} and --{options[0]} equal", lines, certain)
             break
 
 
@@ -219,8 +218,11 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(part.origin, what, "use the variable of Slurm, such as $SLURM_SUBMIT_DIR")
 
 
-_EXCLUSIVE = (("fp16", "bf16"), ("load-in-4bit", "load-in-8bit"))
-"""Switches of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
+_EXCLUSIVE = (
+    ("fp16", "bf16"), ("load-in-4bit", "load-in-8bit"), ("train-samples", "train-iters"),
+    ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("train-iters", "lr-warmup-samples"),
+)  # fmt: skip
+"""Options of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
 _OFF = frozenset({"0", "false", "no", "none", "off"})
 
 
@@ -229,8 +231,9 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     """The program gets two options of which it accepts one.
 
     With --fp16 and --bf16, Transformers stops with "At most one of fp16 and bf16 can be True", and Megatron-LM with an
-    assertion. A model is loaded in 4 or in 8 bits, not in both. `--load_best_model_at_end` requires an evaluation at
-    each checkpoint: the same strategy for both.
+    assertion. So does Megatron-LM if one option counts iterations and another one samples. A model is loaded in 4 or in
+    8 bits, not in both. `--load_best_model_at_end` requires an evaluation at each checkpoint: the same strategy for
+    both.
 
     Fix: keep one of the two.
     Documented: huggingface.co/docs/transformers, TrainingArguments.
@@ -290,7 +293,7 @@ def sweep_without_multirun(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         words = launch.program.words
         # `python -m MODULE` is no --multirun.
-        first = next((n for n, word in enumerate(words) if word is launch.program.option("file", "module")), 0)
+        first = next((n for n, word in enumerate(words) if word is launch.file), 0)
         arguments = words[first + 1 :]
         texts = [word.text for word in arguments]
         multirun = {"-m", "--multirun"} & set(texts) or any("hydra.mode=" in text for text in texts)

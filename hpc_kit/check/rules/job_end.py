@@ -8,7 +8,14 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, Word, parse, program_of
+from hpc_kit.check.bash_syntax import (
+    Origin,
+    SimpleCommand,
+    Word,
+    parse,
+    program_of,
+    simple_commands,
+)
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ShellVariables
@@ -50,12 +57,12 @@ class ExitStatusFlow(NamedTuple):
     @property
     def is_relied_on(self) -> bool:
         """A later command states that the training has succeeded: a job with `afterok` on this one, or a mark."""
-        return any(_RELIES.match(" ".join(each.texts)) for each in self.followers if not each.is_conditional)
+        return any(_RELIES.match(each.text) for each in self.followers if not each.is_conditional)
 
     @property
     def is_read(self) -> bool:
-        """A later command reads `$?`."""
-        return any(map(_reads_status, self.followers))
+        """A later command reads `$?`. The pattern `?` of file names is text, and not a variable."""
+        return any(each.reads("?") for each in self.followers)
 
     def finding(self, what: str, remedy: str, *evidence: int, certain: bool | None = None) -> Problem:
         """Return a finding at the launch line. A lost status is an error only if a later command relies on it."""
@@ -74,14 +81,19 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     calls = _calls_of(script, step)
     if calls is None:
         return None
-    places = [place for call in calls for place in _within_function(call)]
-    followers = [each for call in calls for each in _followers(script, call)]
+    # Of each call, the positions up to the function that contains it.
+    around = [list(call.position.outward()) for call in calls]
+    ends = [next((n for n, place in enumerate(places, 1) if place.kind == "function"), None) for places in around]
+    places = [place for positions, end in zip(around, ends, strict=True) for place in positions[:end]]
+    after = [(call, each) for call in calls for each in script.commands_after(call) if _comes_after(each, call)]
+    # An option at the beginning of a line is the rest of a broken one.
+    followers = [each for _, each in after if not re.match(r"--?[A-Za-z]", each.name)]
     # The script itself decides what a failure means.
     if any(place.role == "condition" for place in places):
         return None
     pipefail = any(call.pipefail for call in calls)
     # Without pipefail, a pipe has the status of its last command.
-    piped = (each for each in places if each.pipeline_index + 1 < len(each.pipeline.commands) and not pipefail)
+    piped = (each for each in places if each.piped_to and not pipefail)
     shielded = (each for each in places if each.chain_index + 1 < len(each.chain.pipelines) or each.pipeline.negated)
     return ExitStatusFlow(
         training[-1],
@@ -113,22 +125,6 @@ def _calls_of(script: BatchScript, step: TracedCommand) -> list[TracedCommand] |
 _MOST_CALLS = 8
 
 
-def _within_function(step: TracedCommand) -> list[BlockPosition]:
-    """Return the positions around a command, up to the function that contains it."""
-    places = []
-    for place in step.position.outward():
-        places.append(place)
-        if place.kind == "function":
-            break
-    return places
-
-
-def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
-    # An option at the beginning of a line is the rest of a broken one.
-    after = [each for each in script.commands_after(step) if not re.match(r"--?[A-Za-z]", each.name)]
-    return [each for each in after if _comes_after(each, step)]
-
-
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
     if step.in_task or step.around("function") is not launch.around("function"):
@@ -157,9 +153,7 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
     # A bare `exit` returns the status of the command before it, which is the training.
-    if followers and followers[0].name == "exit" and len(followers[0].words) == 1:
-        return None
-    return followers[-1] if followers else None
+    return None if not followers or followers[0].texts == ["exit"] else followers[-1]
 
 
 @rule("KIT401", "warning")
@@ -192,7 +186,8 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
-        prints = behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind)
+        files = any(each.syntax.output or each.syntax.appended for each in behind)
+        prints = behind and all(each.name in _PRINTS for each in behind) and not files
         # In `train && copy || echo failed`, the status is that of the echo.
         if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, certain=False)
@@ -207,16 +202,6 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     if last is not None and (shield is not None or not flow.errexit):
         what = f"the job returns the status of '{_shown(last)}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
-
-
-def _to_file(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether a message goes to a file."""
-    return step.syntax.output is not None or ">>" in script.lines[step.line - 1]
-
-
-def _reads_status(step: TracedCommand) -> bool:
-    """Tell whether a command reads `$?`. The pattern `?` of file names is text, and not a variable."""
-    return any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts)
 
 
 def _shown(step: TracedCommand) -> str:
@@ -251,20 +236,19 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
 def _captured(script: BatchScript) -> Iterator[Problem]:
     """Find a step in `NAME=$(srun ...)` whose failure has no effect."""
     for step in script.batch_commands:
-        part = next((part for part in step.syntax.parts if part.kind == "command" and _runs_training(part.text)), None)
+        part = next((part for part in step.substitutions if _runs_training(part.text)), None)
         if part is None or step.in_condition():
             continue
         followers = script.commands_after(step)
         # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
         plain = not step.words
         shielded = len(step.position.chain.pipelines) > 1
-        read = any(map(_reads_status, followers[:1])) or "$?" in step.texts
+        read = any(each.reads("?") for each in followers[:1]) or "$?" in step.texts
         if plain and (step.errexit or shielded or read or not followers or saves_status(tuple(followers))):
             continue
         effect = "the script goes on" if plain else f"{step.name} has a status of its own"
         what = f"a failure in $(...) is lost: {effect}, and the job is COMPLETED"
-        remedy = "write NAME=$(...) || exit, without export in front"
-        yield Problem(part.origin, what, remedy, (step.line,))
+        yield Problem(part.origin, what, "write NAME=$(...) || exit, without export in front", (step.line,))
 
 
 def _runs_training(code: str) -> bool:
@@ -298,7 +282,7 @@ def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
 
 def _shielded(step: TracedCommand) -> bool:
     """Tell whether `if`, `||` or `&&` uses the status."""
-    return step.in_condition() or any(len(place.chain.pipelines) > 1 for place in step.position.outward())
+    return step.in_condition() or step.position.is_chained
 
 
 @rule("KIT402")
@@ -343,19 +327,15 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands if started else ():
         if step.name != "wait" or len(step.words) > 1:
             continue
-        place = step.position
-        reads = any(map(_reads_status, script.commands_after(step)[:1]))
-        if reads or step.in_condition("if", "while", "until") or _uses_failure(place):
+        reads = any(each.reads("?") for each in script.commands_after(step)[:1])
+        # A command behind the next `||` or `&&` may do more than print or succeed.
+        behind = step.position.chain.pipelines[step.position.chain_index + 1 :]
+        acts = any(program_of(each) not in _PRINTS for pipeline in behind for each in pipeline.commands)
+        if reads or acts or step.in_condition("if", "while", "until"):
             what = "wait without a process id always returns 0: the script never sees a failure"
             remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
             yield Problem(step, what, remedy, (started[0].line,))
             return
-
-
-def _uses_failure(place: BlockPosition) -> bool:
-    """Tell whether a command behind the next `||` or `&&` does more than print or succeed."""
-    behind = place.chain.pipelines[place.chain_index + 1 :]
-    return any(program_of(each) not in _PRINTS for pipeline in behind for each in pipeline.commands)
 
 
 _COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
@@ -379,9 +359,9 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     if not waits or saves_status(flow.followers):
         return
     wait, loop = waits[-1], flow.launch.command.around(*LOOPS)
-    match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].unquoted) if len(wait.words) == 2 else None
     # `pid=$!` in a loop keeps the last process id alone.
-    if match and loop and not any(loop is each for each in wait.compounds):
+    if match and loop and not wait.is_inside(loop):
         name = match[1]
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name and not each.append and each.value.elements is None for each in last):
@@ -397,7 +377,7 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
 
 
 def _detached(script: BatchScript) -> Iterator[Problem]:
-    """Find a training in a detached tmux, screen or container: the job ends with the batch script."""
+    """Find a program that a detached tmux, screen or container runs, or that goes to the background by itself."""
     for step in script.batch_commands:
         options = step.texts[1:]
         detached = step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
@@ -406,25 +386,28 @@ def _detached(script: BatchScript) -> Iterator[Problem]:
         if step.name == "docker" and "run" in options[:2]:
             flags = list(takewhile(lambda text: text.startswith("-") or text == "run", options))
             detached = any(re.match(r"-[it]*d[it]*\Z|--detach\Z", text) for text in flags)
+        # abaqus returns at once without `interactive`.
+        if step.name == "abaqus" and any(text.startswith("job=") for text in options):
+            detached = not any(re.match(r"int|ask_delete=|help", text) for text in options)
         if detached and all(map(_is_short, script.commands_after(step))):
             what = f"{step.name} runs the program in the background: the job ends immediately"
-            yield Problem(step, what, f"write the command without {step.name}")
+            remedy = "write interactive" if step.name == "abaqus" else f"write the command without {step.name}"
+            yield Problem(step, what, remedy)
 
 
 def _left_behind(script: BatchScript, flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find earlier background starts of the same program. They end when the last one does."""
-    program = flow.launch.program.option("file", "module")
+    program = flow.launch.file
     if program is None or any(map(_waits, script.commands)):
         return
     for launch in script.launch_lines:
-        same = launch.is_training and launch.program.option("file", "module")
+        same = launch.is_training and launch.file
         if launch is flow.launch or not same or same.text != program.text or launch.command.in_task:
             continue
         if launch.command.in_background:
-            last_line = flow.launch.line
-            what = f"nothing waits for this: the job ends when {program.text} in line {last_line} has ended"
-            lines = (flow.launch.line,)
-            yield Problem(launch.stages[0], what, "end each of them in &, and wait for each", lines, certain=False)
+            end = flow.launch.line
+            what = f"nothing waits for this: the job ends when {program.text} in line {end} has ended"
+            yield Problem(launch.stages[0], what, "end each of them in &, and wait for each", (end,), certain=False)
             return
 
 
@@ -458,8 +441,7 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
         before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
-        recursive = step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts)
-        if before is None or not recursive or step.errexit or step.is_conditional or _shielded(before):
+        if before is None or not step.removes_folders or step.errexit or step.is_conditional or _shielded(before):
             continue
         copied = _copied_paths(before)
         handled = any("ERR" in each.trap_signals for each in script.commands_before(step))
@@ -515,20 +497,15 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
         return
     # With an `else`, the script handles the failure. In a loop, one run of several may fail. After other work, the
     # program may be an optional last step.
-    handled = launch.in_loop or any(_handles_failure(each.compound) for each in conditions if each.compound)
+    bodies = [body for place in conditions if place.compound is not None for body in place.compound.bodies]
+    otherwise = [each for role, block in bodies if role == "else" for each in simple_commands(block)]
+    handled = launch.in_loop or any(program_of(each) not in {"echo", "printf"} for each in otherwise)
     if handled or not all(each.command.in_condition() for each in script.training[:-1]):
         return
     rest = [each for each in script.commands_after(launch.command) if each.texts not in (["exit"], ["exit", "0"])]
     if all(map(_is_short, rest)):
         what = "the if uses the exit status: a failed training is COMPLETED"
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
-
-
-def _handles_failure(compound: CompoundCommand) -> bool:
-    """Tell whether an `if` has an `else` that does more than print."""
-    blocks = [block for role, block in compound.bodies if role == "else"]
-    pipelines = [each for block in blocks for statement in block for each in statement.chain.pipelines]
-    return not all(program_of(each) in {"echo", "printf"} for pipeline in pipelines for each in pipeline.commands)
 
 
 @rule("KIT405")
@@ -554,7 +531,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     if flow.background:
         followers = followers[waits[-1] + 1 :] if waits else []
     for index, step in enumerate(followers):
-        if not _reads_status(step):
+        if not step.reads("?"):
             continue
         before = followers[index - 1] if index else None
         branches = (place for place in step.position.outward() if place.role != "condition" or place.chain_index)
@@ -576,8 +553,7 @@ def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
     # Another pipe has a PIPESTATUS of its own.
     if before.words and len(before.position.pipeline.commands) == 1:
         what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
-        remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
-        yield Problem(step, what, remedy, (flow.launch.line,))
+        yield Problem(step, what, "write status=${PIPESTATUS[0]} in the line after the pipe", (flow.launch.line,))
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -622,11 +598,11 @@ def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
     """Find a training before the last one whose `$?` is the status of a pipe."""
     for launch in script.training[:-1]:
         step, place = launch.command, launch.command.position
-        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        behind = place.piped_to
         if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
             continue
         later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
-        if any(map(_reads_status, later[:1])):
+        if any(each.reads("?") for each in later[:1]):
             name = program_of(behind[-1]) or "its last command"
             what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
             remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
@@ -639,8 +615,8 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         return
     for launch, later in pairwise(script.training):
         step, place = launch.command, launch.command.position
-        behind = place.pipeline.commands[place.pipeline_index + 1 :]
-        starts = launch.agent or (launch.multiplier and launch.program.option("file", "module"))
+        behind = place.piped_to
+        starts = launch.agent or (launch.multiplier and launch.file)
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
         if loose or not behind or not (starts or launch.is_named_training) or len(place.chain.pipelines) > 1:
             continue
@@ -659,14 +635,20 @@ _COUNTS_UP = re.compile(
 
 @rule("KIT406")
 def count_ends_script(script: BatchScript) -> Iterator[Problem]:
-    """`((i++))` under `set -e`, with a counter that begins at 0.
+    """`((i++))` or `read -d ''` under `set -e`: the command returns 1 although nothing is wrong.
 
     An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
-    first count ends the script, after the first step of a loop.
+    first count ends the script, after the first step of a loop. `read -d ''` reads to the end of its input, and returns
+    1 there.
 
-    Fix: `i=$((i + 1))`, or `((++i))`.
-    Documented: bash(1), Compound Commands and set -e.
+    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`.
+    Documented: bash(1), Compound Commands, read and set -e.
     """
+    for step in script.batch_commands:
+        whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
+        if whole and step.errexit and not step.position.is_chained and not step.in_condition():
+            what = "read -d '' returns 1 at the end of its input, and set -e ends the script"
+            yield Problem(step, what, "write || true behind it", (step.options["errexit"],))
     for number, line in script.command_lines:
         match = _COUNTS_UP.search(line)
         if match is None:

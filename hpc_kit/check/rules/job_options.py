@@ -147,8 +147,7 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
         spaces = re.match(rf"\s+(?={MARK}\s+-)", script.lines[number - 1])
         if spaces is not None:
             what = f"Slurm silently ignores this directive: {MARK} does not begin the line"
-            edits = (Edit(number, 1, spaces[0], ""),)
-            yield Problem(Origin(number), what, "remove the spaces before it", edits=edits)
+            yield Problem(Origin(number), what, "remove the spaces before it", edits=(Edit(number, 1, spaces[0], ""),))
     for step in script.batch_commands:
         if re.fullmatch(r"[^\w/.]?#?SBATCH", step.name) and step.texts[1:2] and step.texts[1].startswith("-"):
             yield Problem(step, f"the shell runs {step.name} as a command", f"write {MARK} at the top")
@@ -231,7 +230,7 @@ def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
     """Find the first word with a pattern that only Slurm expands."""
     names = {"j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME", "A": "SLURM_ARRAY_JOB_ID"}
     for word in words:
-        text = word.raw.strip("\"'") if isinstance(word, Word) else word.text
+        text = word.unquoted if isinstance(word, Word) else word.text
         match = _PATTERN.search(text)
         # `%Y-%j` is a format for dates.
         if match is not None and text != match[0] and not re.search("%[YymdHMS]", text):
@@ -267,7 +266,12 @@ def exclusive_options(script: BatchScript) -> Iterator[Problem]:
         groups = [(group & options.keys(), severity) for group, severity in EXCLUSIVE]
         if _differ(options.get("gpus-per-node"), options.get("gres")):
             groups.append((frozenset({"gpus-per-node", "gres"}), "warning"))
-        yield from _exclusive([each for each in script.directive_options if each.component == component], groups)
+        given = [each for each in script.directive_options if each.component == component]
+        for group, severity in groups:
+            places = [each for each in given if each.name in group] if len(group) > 1 else []
+            names = ", ".join(dict.fromkeys(f"--{each.name}" for each in places))
+            what, lines = f"{names.replace(', ', ' and ')} exclude each other", tuple(each.line for each in places)
+            yield from (Problem(each, what, f"keep one of {names}", lines, severity == "error") for each in places[-1:])
 
 
 def _differ(per_node: DirectiveOption | None, gres: DirectiveOption | None) -> bool:
@@ -276,16 +280,6 @@ def _differ(per_node: DirectiveOption | None, gres: DirectiveOption | None) -> b
         return False
     by_option, by_gres = count_gpus(per_node.value), count_gres_gpus(gres.value)
     return by_option is not None and by_gres is not None and by_option != by_gres
-
-
-def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[Problem]:
-    for group, severity in groups:
-        if len(group) > 1:
-            places = sorted((each.line, each.column, each.name) for each in given if each.name in group)
-            names = [f"--{name}" for name in dict.fromkeys(name for _, _, name in places)]
-            what, remedy = f"{' and '.join(names)} exclude each other", f"keep one of {', '.join(names)}"
-            place, lines = Origin(*places[-1][:2]), tuple(line for line, _, _ in places)
-            yield Problem(place, what, remedy, lines, certain=severity == "error")
 
 
 @rule("KIT112", "warning")
@@ -319,7 +313,7 @@ _SETTINGS = frozenset({
 def _repeated_setting(launch: LaunchLine) -> Iterator[Problem]:
     """Find an option of the program with two different values on the launch line itself."""
     seen: dict[str, tuple[ExpandedText, str, int]] = {}
-    words = launch.program.words
+    words, written = launch.program.words, {(word.line, word.column) for word in launch.inner_command.syntax.words}
     for number, (word, following) in enumerate(pairwise((*words, words[-1]))):
         name, equals, value = word.text.partition("=")
         value = value if equals else following.text
@@ -330,16 +324,11 @@ def _repeated_setting(launch: LaunchLine) -> Iterator[Problem]:
         # `--seed 1 --seed 2` is a list for a program whose options append.
         listed = before is not None and number - before[2] == (1 if equals else 2)
         # `"${COMMON[@]}" --lr 2` replaces a value of the list on purpose.
-        if before is not None and before[1] != value and not listed and _same_command(launch, before[0], word):
+        places = {(each.line, each.column) for each in (word, before[0])} if before is not None else set()
+        if before is not None and before[1] != value and not listed and places <= written:
             what = f"{name} is given twice: the program uses {value} and ignores {before[1]}"
             yield Problem(word, what, "keep one of the two", (before[0].line, launch.line))
         seen[option] = (word, value, number)
-
-
-def _same_command(launch: LaunchLine, *words: ExpandedText) -> bool:
-    """Tell whether the command itself contains words, and no variable."""
-    written = {(word.line, word.column) for word in launch.inner_command.syntax.words}
-    return all((word.line, word.column) in written for word in words)
 
 
 @rule("KIT114")

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
-from hpc_kit.check.expansion import TaskVariableUse
+from hpc_kit.check.expansion import TaskVariableUse, plain_path
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.counts import count_processes
@@ -69,16 +69,12 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         remedy = f"write srun {stage.name} ..."
         if agent:
             remedy += " with --ntasks-per-node=1"
-        elif not size.has_gpus or _has_more_tasks_than_gpus(size):
+        # More tasks than GPUs cannot be meant as one process for each.
+        elif not size.has_gpus or 0 < (size.gpus_per_node or 0) * size.min_nodes < (size.ntasks or 0):
             remedy += ", or use --cpus-per-task instead of --ntasks for threads"
         # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
         certain = size.has_several_nodes and not has_hostfile
         yield Problem(stage, what, remedy, tuple(map(script.line_of, options)), certain)
-
-
-def _has_more_tasks_than_gpus(size: JobSize) -> bool:
-    """Tell whether the tasks cannot be meant as one process per GPU."""
-    return size.gpus_per_node is not None and (size.ntasks or 0) > size.gpus_per_node * size.min_nodes
 
 
 def _shares_node(launch: LaunchLine, size: JobSize) -> bool:
@@ -211,9 +207,8 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
         given, have, lines = agent.node_count, script.size.nodes, (script.line_of("nodes"), launch.line)
         count = given.number if given is not None else None
         if given is not None and count is not None and have and count > have:
-            yield Problem(
-                given, f"deepspeed expects {count} nodes, but the job has {have}", "remove --num_nodes", lines
-            )
+            what = f"deepspeed expects {count} nodes, but the job has {have}"
+            yield Problem(given, what, "remove --num_nodes", lines)
         elif given is not None and count is not None and have and count < have and script.only_training:
             what = f"deepspeed uses {count} of the {have} nodes of the job: the rest is idle"
             yield Problem(given, what, "remove --num_nodes", lines, certain=False)
@@ -296,7 +291,7 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
 
 def _plain_path(text: str) -> str:
     """Return a path without the folder in which the script runs."""
-    return re.sub(r"\A(\./|\$\{?(SLURM_SUBMIT_DIR|PWD)\}?/)+", "", re.sub(r"\$\{(\w+)\}", r"$\1", text))
+    return re.sub(r"\A(\./|\$(SLURM_SUBMIT_DIR|PWD)/)+", "", plain_path(text))
 
 
 @rule("KIT204")
@@ -333,7 +328,7 @@ _OF_ELEMENT = re.compile(r"SLURM_(ARRAY_TASK_ID|PROCID|LOCALID|NODEID)\Z")
 def _early_in_other_job(script: BatchScript) -> Iterator[Problem]:
     """Find a variable of a task or element in the code of a job that this script submits."""
     for step in script.batch_commands if "array" not in script.options else ():
-        words = step.syntax.words if step.name == "sbatch" and "--wrap" in " ".join(step.texts) else ()
+        words = step.syntax.words if step.name == "sbatch" and "--wrap" in step.text else ()
         parts = [part for word in words for part in word.parts]
         parts += step.syntax.document or () if step.name == "sbatch" else ()
         for part in parts:
@@ -349,13 +344,12 @@ def _early_exports(script: BatchScript) -> Iterator[Problem]:
     multiple = [script.size_of(launch) for launch in training]
     agents = all(launch.agent for launch in training)
     in_python = any(launch.program.kind == "python" for launch in training)
-    inside = {each.name for each in script.assignments if each.in_task}
+    inside, exported = {each.name for each in script.assignments if each.in_task}, script.exported_assignments
     for each in script.assignments:
         # An agent gives its processes ranks of their own, and takes its own from its options.
         if agents and not each.name.startswith("PET_"):
             continue
-        exported = each.is_exported or each.name in _exported_later(script)
-        if exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
+        if each in exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
             for read in each.value.task_variables:
                 wide = next((size for size in multiple if _differs(read.name, size)), None)
                 if wide is not None:
@@ -364,23 +358,15 @@ def _early_exports(script: BatchScript) -> Iterator[Problem]:
                     yield early._replace(certain=early.certain and in_python)
 
 
-def _exported_later(script: BatchScript) -> set[str]:
-    """Return the variables that `export NAME ...` passes on after their assignment, as scripts for sh do."""
-    exports = [step for step in script.batch_commands if step.name == "export"]
-    return {text for step in exports for text in step.texts[1:] if text.isidentifier()}
-
-
 def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:
     """Return the positions of values that the agent ignores, because of a later option or its rendezvous."""
     agent = launch.agent
     if agent is None:
         return set()
-    values = [*agent.overridden]
-    backend = agent.option("rdzv-backend")
-    number = agent.node_rank
+    values, backend, rank = [*agent.overridden], agent.option("rdzv-backend"), agent.node_rank
     # The rendezvous of c10d and etcd assigns the node ranks itself.
-    if number is not None and backend is not None and backend.text != "static":
-        values.append(number)
+    if rank is not None and backend is not None and backend.text != "static":
+        values.append(rank)
     return {(piece.origin.line, piece.origin.column) for value in values for piece in value.pieces}
 
 
@@ -543,19 +529,16 @@ def redirected_test(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         if re.match(r"\[[\w\"'$-]", step.syntax.words[0].raw if step.syntax.words else ""):
             yield Problem(step, "[ needs a space: this is the name of a command that does not exist", "write [ ... ]")
-        # The parser has taken the redirection out of the words: its text is in the line alone.
-        if step.name not in {"[", "test"} or step.syntax.words[0].line != step.syntax.words[-1].line:
-            continue
-        first, last = step.syntax.words[0], step.syntax.words[-1]
-        end = last.column if step.name == "[" else len(script.lines[step.line - 1])
-        written = script.lines[step.line - 1][first.column - 1 : end]
-        match = re.search(r"(?<=\s)([<>])\s*(\d+|\"?\$\{?\w+\}?\"?)(?=[\s;&|)]|\Z)", written)
-        if match is not None and not step.in_task:
-            option = "-gt" if match[1] == ">" else "-lt"
-            effect = f"writes the file {match[2]}" if match[1] == ">" else f"reads the file {match[2]}"
-            place = Origin(step.line, first.column + match.start())
-            edits = (Edit(place.line, place.column, match[1], option),)
-            yield Problem(place, f"{match[1]} compares nothing here: it {effect}", f"write {option}", edits=edits)
+        files = ((step.syntax.output, ">", "-gt", "writes"), (step.syntax.input, "<", "-lt", "reads"))
+        for file, operator, option, verb in files if step.name in {"[", "test"} and not step.in_task else ():
+            if file is None or not re.fullmatch(r"\d+|\"?\$\{?\w+\}?\"?", file.raw):
+                continue
+            column = script.lines[file.line - 1].rfind(operator, 0, file.column - 1) + 1
+            what, edits = (
+                f"{operator} compares nothing here: it {verb} the file",
+                (Edit(file.line, column, operator, option),),
+            )
+            yield Problem(Origin(file.line, column), f"{what} {file.raw}", f"write {option}", edits=edits)
 
 
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:

@@ -84,8 +84,8 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
         what = f"micro batch {micro.text} x data {world // product} does not divide the global batch {batch.text}"
         certain = fixed and not (micro.has_default or batch.has_default)
         yield Problem(batch, what, "make the global batch a multiple of both", (micro.line, *lines), certain)
-    # The last and mildest finding: such a layout works, but is slow.
-    elif known.get("tensor", 0) > per_node:
+    # The last and mildest finding: such a layout works, but is slow. A model may need all GPUs of the job for one copy.
+    elif per_node < known.get("tensor", 0) < world:
         what = f"tensor parallel degree {known['tensor']} spans nodes of {per_node} ranks"
         yield Problem(texts["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
 

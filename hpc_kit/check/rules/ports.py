@@ -36,18 +36,13 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
     """
-    if "exclusive" in script.options or (_takes_whole_nodes(script) and not _runs_elements_at_once(script)):
+    at_once = not script.options.get("array", "%1").endswith("%1")
+    if "exclusive" in script.options or (_takes_whole_nodes(script) and not at_once):
         return
     for text, port in _first_of_each(_ports(script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on one node use the same port"
             yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
-
-
-def _runs_elements_at_once(script: BatchScript) -> bool:
-    """Tell whether several elements of the job's array may run at the same time."""
-    array = script.options.get("array")
-    return array is not None and not array.endswith("%1")
 
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
@@ -200,11 +195,10 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
 def _port_at_once(script: BatchScript) -> Iterator[Problem]:
     """Find two launchers that use the same port of this node at the same time."""
     running: dict[str, int] = {}
-    launches = {id(launch.command): launch for launch in script.launch_lines}
     for step in script.batch_commands:
         if step.name == "wait":
             running = {}
-        launch = launches.get(id(step))
+        launch = script.launch_at(step)
         agent = launch.agent if launch is not None and launch.stages[0] is launch.agent else None
         chosen = {"rdzv-endpoint", "rdzv-backend", "standalone", "config-file", "hostfile"}
         if launch is None or agent is None or agent.may_hide_options or agent.options.keys() & chosen:
@@ -217,10 +211,8 @@ def _port_at_once(script: BatchScript) -> Iterator[Problem]:
             continue
         port, loop = option.text if option is not None else "29500", step.around(*LOOPS)
         waits = any(each.name == "wait" and loop in each.compounds for each in script.batch_commands)
-        read = {part.text for word in step.syntax.words for part in word.parts if part.kind == "variable"}
-        again = (
-            loop is not None and step.in_background and not waits and not read & (script.changed_in(loop) - {loop.name})
-        )
+        changing = step.syntax.variables & (script.changed_in(loop) - {loop.name}) if loop is not None else ()
+        again = loop is not None and step.in_background and not waits and not changing
         if not port.isdigit():
             continue
         if port in running or again:
@@ -245,15 +237,15 @@ def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
     `--rdzv-id=$SLURM_JOB_ID`.
     Documented: pytorch.org/docs/stable/elastic/run.html, --rdzv-id; bash(1), RANDOM.
     """
-    wide = [launch for launch in script.launch_lines if _several(launch) and script.size_of(launch).has_several_tasks]
+    inside = [launch for launch in script.launch_lines if launch.multiplier and launch.inner_command.in_task]
+    wide = [launch for launch in inside if script.size_of(launch).has_several_tasks]
     ports = [each.value for each in script.assignments_of("MASTER_PORT") if each.in_task] if wide else []
     places = _drawn_by_tasks(script)
     for text in ports + [text for launch in wide for text in _agreed(launch)]:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             of_time = "$(date" in text.text
             what = f"each task draws its own value, so that {'some' if of_time else 'all'} differ"
-            remedy = "draw it once in the batch script, or use $SLURM_JOB_ID"
-            yield Problem(text, what, remedy, certain=not of_time)
+            yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID", certain=not of_time)
     together = any(not LOOPBACK.match(each.value.text) for each in script.assignments_of("MASTER_ADDR"))
     for port in ports if together else ():
         if re.search("SLURM_(PROC|LOCAL|NODE)ID", port.text):
@@ -283,10 +275,6 @@ def _code_of(script: BatchScript, part: Part) -> str:
     name = re.match(r"\s*(\w+)", part.text) if part.kind == "command" else None
     steps = script.functions.get(name[1], []) if name is not None else []
     return "\n".join(word.raw for step in steps for word in step.syntax.words)
-
-
-def _several(launch: LaunchLine) -> bool:
-    return launch.multiplier is not None and launch.inner_command.in_task
 
 
 def _agreed(launch: LaunchLine) -> list[ExpandedText]:

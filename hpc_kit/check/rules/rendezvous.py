@@ -199,9 +199,11 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=_first_host(each))
         if "scontrol" in text or _written_out(script, text):
             continue
-        by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
+        by_column = _BY_COLUMN.search(text)
         cut = by_column or _AT_COMMA.search(text)
-        if cut or (whole and not _taken_apart(script, each.name)):
+        # Another program may expand the list in this variable.
+        apart = re.search(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{each.name}\b", script.code)
+        if cut or (_WHOLE.match(text) and not apart):
             what = "this is cut out of the node list by columns" if by_column else _NO_HOST
             # The effect of a program after the cut is unknown.
             certain = not (by_column or (cut and "|" in text[cut.end() :]))
@@ -249,11 +251,6 @@ def _written_out(script: BatchScript, text: str) -> bool:
     name = re.search(_LIST, text)
     values = script.assignments_of(name[0].strip("${")) if name else []
     return any("NODELIST" not in each.value.text for each in values)
-
-
-def _taken_apart(script: BatchScript, name: str) -> bool:
-    """Tell whether another program expands the list in this variable."""
-    return re.search(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{name}\b", script.code) is not None
 
 
 @rule("KIT307")

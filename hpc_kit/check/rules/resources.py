@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import PurePath
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.counts import count_processes
@@ -49,8 +50,8 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
-    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
-    asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
+    given = [*script.options, *(name for each in steps for name in each.options)]
+    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in given)
     on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
     if asks or on_cpus or not python:
@@ -67,9 +68,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(opens, what, remedy, (launch.line,))
             return
         device = launch.argument("device", "accelerator")
-        flag = re.search(
-            r"--((use|enable)[-_](cuda|gpu)|cuda)(?! (0|[Ff]alse|no)\b)(?= |\Z)", " ".join(launch.program.texts)
-        )
+        flag = re.search(r"--((use|enable)[-_](cuda|gpu)|cuda)(?! (0|[Ff]alse|no)\b)(?= |\Z)", launch.program.text)
         if device is None or not re.match(r"(cuda|gpu)\b", device.text):
             device = next((word for word in launch.program.words if flag and word.text == flag[0]), None)
         if device is not None:
@@ -163,11 +162,12 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
 
     `--mem=16` asks for 16 MiB. A Python program does not even start with so little: Slurm ends it as out of memory.
     `--mem-per-cpu=160G` with 24 CPUs asks for 3.75 TiB, which nearly no node has. No node has the 62 TiB of
-    `--mem=64000G` either.
+    `--mem=64000G` either. Files in /dev/shm count as memory of the job: the rule compares --mem with the sizes that
+    comments give for the files.
 
     Fix: write the unit, `--mem=16G`. `--mem=0` is all memory of the node. For the memory of the whole job on a node,
     write --mem.
-    Documented: sbatch(1), --mem, --mem-per-cpu, --mem-per-gpu.
+    Documented: sbatch(1), --mem, --mem-per-cpu, --mem-per-gpu; cgroup.conf(5), ConstrainRAMSpace.
     """
     # CUDA alone takes some hundreds of MiB.
     least = 1000 if script.size.has_gpus else 200
@@ -184,11 +184,39 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, what, "write the memory of the whole node", (script.line_of_gpus,))
     if not script.is_heterogeneous:
         yield from _beyond_every_node(script)
+        yield from _files_in_memory(script)
+
+
+_IN_MEMORY = re.compile(r"\A/dev/shm/")
+
+
+def _files_in_memory(script: BatchScript) -> Iterator[Problem]:
+    """Find a copy to /dev/shm of files that are larger than --mem, as comments say."""
+    memory, comments = script.directive("mem"), [text for _, text in script.comment_lines]
+    most = _memory(memory.value) if memory is not None else None
+    for step in script.batch_commands if memory is not None and most else ():
+        if step.name not in {"cp", "rsync", "tar"} or not any(map(_IN_MEMORY.match, step.texts)):
+            continue
+        total = 0.0
+        for name in (PurePath(text).name for text in step.texts[1:] if not re.match(_IN_MEMORY.pattern + "|-", text)):
+            named = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])")
+            sizes = [
+                re.findall(r"(?<![\w.-])(\d+(?:\.\d+)?) ?([GT])(?:i?B)?\b", text)
+                for text in filter(named.search, comments)
+            ]
+            # A comment with several sizes may speak of something else, too.
+            total += sum(
+                float(found[0][0]) * (1024 if found[0][1] == "T" else 1) for found in sizes[:1] if len(found) == 1
+            )
+        if memory is not None and most and total * 1024 > most:
+            what = f"{step.name} puts {total:g} GiB into memory (/dev/shm), but --mem={memory.value}"
+            yield Problem(step, what, "request the memory for the files, or use a local disk", (memory.line,))
 
 
 _MOST_MEMORY = 16 * 1024**2
 _MOST_MEMORY_WITH_GPUS = 3 * 1024**2
-"""MiB. Nodes with eight GPUs mostly have up to 2 TiB. A few nodes without GPUs have 12 TiB."""
+_MOST_MEMORY_OF_CPU = 64 * 1024
+"""MiB. Nodes with eight GPUs mostly have up to 2 TiB. A few nodes without GPUs have 12 TiB, and many CPUs."""
 
 
 def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
@@ -206,7 +234,8 @@ def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
         amount = _memory(each.value) if each is not None else None
         if each is None or amount is None or count is None:
             continue
-        if amount * count > (_MOST_MEMORY_WITH_GPUS if size.has_gpus else _MOST_MEMORY):
+        small = size.has_gpus or (name == "mem-per-cpu" and amount > _MOST_MEMORY_OF_CPU)
+        if amount * count > (_MOST_MEMORY_WITH_GPUS if small else _MOST_MEMORY):
             total = f"{amount * count / 1024**2:.3g} TiB"
             what, remedy = f"--mem={each.value} is {total}", "write the unit that you mean"
             if unit:

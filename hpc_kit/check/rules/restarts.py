@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
-from hpc_kit.check.rules.files import OWN_DISK
+from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
 
@@ -60,7 +60,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
 
 def _skips_finished_work(script: BatchScript) -> bool:
     """Tell whether one start does all of the work, `[ -s "$OUT" ] && exit`: the log of an earlier one is worthless."""
-    if not script.training or any(_RESUMES.search(" ".join(launch.command.texts)) for launch in script.training):
+    if not script.training or any(_RESUMES.search(launch.command.text) for launch in script.training):
         return False
     for step in script.commands_before(script.training[0].command):
         if step.name == "exit" and step.texts[1:2] in ([], ["0"]) and step.is_conditional:
@@ -73,9 +73,9 @@ def _skips_finished_work(script: BatchScript) -> bool:
 
 def overwritten_files(launch: LaunchLine) -> list[Word]:
     """Return the files of `>` and `tee` that a launch line overwrites."""
-    position, output = launch.command.position, launch.command.syntax.output
+    output = launch.command.syntax.output
     files = [output] if output is not None else []
-    for command in position.pipeline.commands[position.pipeline_index + 1 :]:
+    for command in launch.command.position.piped_to:
         if isinstance(command, SimpleCommand) and program_of(command) == "tee":
             appends = any((word.plain or "").startswith("-a") for word in command.words)
             files += command.words[1:2] if not appends else ()
@@ -123,8 +123,10 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     if place is None or anew is not None:
         return
     # A script that copies files may bring its checkpoint to a shared folder and back.
-    for launch in training if not _copies_files(script) else ():
-        local = next((word for option, word in launch.option_values() if _is_left_behind(option, word)), None)
+    copies = any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
+    for launch in training if not copies else ():
+        values = [word for option, word in launch.option_values() if _OF_CHECKPOINT.search(option)]
+        local = next((word for word in values if OWN_DISK.match(word.text)), None)
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
@@ -151,8 +153,8 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
-    files = [launch.program.option("file", "module") for launch in script.training]
-    names = [re.split(r"[/.]", file.text.removesuffix(".py"))[-1] if file is not None else "" for file in files]
+    files = [launch.file.text if launch.file is not None else "" for launch in script.training]
+    names = [re.split(r"[/.]", file.removesuffix(".py"))[-1] for file in files]
     # The second start of another program than a training mostly has nothing to resume.
     known = known and not all(map(_NO_TRAINING.search, names))
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
@@ -163,11 +165,11 @@ def _mentions_no_resume(script: BatchScript) -> bool:
 def _starts_anew(launch: LaunchLine) -> ExpandedText | None:
     """Return the option of a training that ignores all checkpoints."""
     # The option of the checkpoint wins over --overwrite_output_dir.
-    if launch.argument("resume-from-checkpoint") is None:
-        anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
-        start = launch.argument("init-from")
-        return anew or (start if start is not None and start.text == "scratch" else None)
-    return None
+    if launch.argument("resume-from-checkpoint") is not None:
+        return None
+    anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
+    start = launch.argument("init-from")
+    return anew or (start if start is not None and start.text == "scratch" else None)
 
 
 def _chain_of(script: BatchScript) -> Place | None:
@@ -181,17 +183,19 @@ def _chain_of(script: BatchScript) -> Place | None:
 
 def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     """Find a chain of jobs that resume, but whose folder of checkpoints has the job id in its name."""
-    following = next((step for step in script.batch_commands if is_next_of_chain(script, step)), None)
-    for launch in script.training if following is not None else ():
+    chain = [step.line for step in script.batch_commands if is_next_of_chain(script, step)]
+    # A comment may tell how to submit the jobs.
+    chain += [number for number, text in script.comment_lines if re.search(r"\bsbatch\b.*\bafter(any|ok|notok):", text)]
+    for launch in script.training if chain else ():
         values = list(launch.option_values())
-        loaded = [word.text.rpartition("=")[2] for option, word in values if _LOADS.search(option)]
-        # A path names the checkpoint of the job before.
-        automatic = loaded and not any(re.search(r"[/$]", text) for text in loaded)
+        loaded = [word.text for option, word in values if _LOADS.search(option)]
+        # A path without the id of this job names the checkpoint of the job before.
+        automatic = loaded and all("SLURM_JOB_ID" in text or not re.search(r"[/$]", text) for text in loaded)
         saved = [word for option, word in values if _FOLDER.search(option) and not _LOADS.search(word.text)]
         # Another folder, whose name stays the same, may contain the checkpoints.
-        if following is not None and automatic and saved and all("SLURM_JOB_ID" in word.text for word in saved):
+        if automatic and saved and all("SLURM_JOB_ID" in word.text for word in saved):
             what = "the next job of the chain has another id: it looks for its checkpoints in another folder"
-            yield Problem(saved[0], what, "name the folder without the job id", (launch.line, following.line))
+            yield Problem(saved[0], what, "name the folder without the job id", (launch.line, chain[0]))
             return
 
 
@@ -207,7 +211,7 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
         (match, word)
         for launch in script.training
         for option, word in launch.option_values()
-        if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
+        if (match := _NEWEST.match(word.text)) and not _LOADS.search(option)
     ]
     copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
     for number, line in script.command_lines if saved and not copies else ():
@@ -221,18 +225,8 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
                 return
 
 
-def _is_left_behind(option: str, word: ExpandedText) -> bool:
-    """Tell whether an option names a checkpoint on a disk of the node."""
-    names = re.search(r"ckpt|checkpoint|save|resume|load", option, re.IGNORECASE) is not None
-    return names and OWN_DISK.match(word.text.rpartition("=")[2]) is not None
-
-
+_OF_CHECKPOINT = re.compile(r"(?i)ckpt|checkpoint|save|resume|load")
 _COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
-
-
-def _copies_files(script: BatchScript) -> bool:
-    """Tell whether a command of the script, or of a trap, copies files."""
-    return any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
 
 
 def _copies_from(script: BatchScript, folder: str, last: TracedCommand | None) -> bool:
@@ -263,7 +257,6 @@ def _may_be_in(script: BatchScript, path: str, folder: str) -> bool:
     return path.startswith("$(") or (name is not None and name[1] in script.assigned | script.loop_variables)
 
 
-_REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 _SAVES = re.compile(
     r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
     r"|(work|root)[-_]?(dir|path|folder)",
@@ -291,11 +284,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         if step.is_conditional and not (before and _tests_path(step)):
             continue
         in_handler = any(compound.name in handlers for compound in step.compounds)
-        texts = _REMOVES.findall(step.trap_code)
-        if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
-            texts = [text for text in step.texts[1:] if not text.startswith("-")]
-        if _finds_checkpoints(step):
-            texts = step.texts[1:2]
+        texts = step.texts[1:2] if _finds_checkpoints(step) else removed_folders(step)
         # A handler runs at the end, after all copies.
         last = None if step.trap_code or step.around("function", *LOOPS) else step
         for target in texts:
@@ -330,12 +319,9 @@ def _tests_path(step: TracedCommand) -> bool:
 
 def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:
     """Return the file in a folder that a training names with an option of this pattern."""
-    for launch in script.training if folder else ():
-        for option, word in launch.option_values():
-            path = word.text.rpartition("=")[2]
-            if (path == folder or path.startswith(folder + "/")) and pattern.search(option):
-                return path
-    return None
+    values = [each for launch in script.training for each in launch.option_values()] if folder else []
+    inside = [(option, word.text) for option, word in values if f"{word.text}/".startswith(f"{folder}/")]
+    return next((path for option, path in inside if pattern.search(option)), None)
 
 
 _LISTED = re.compile(r"\bls\s([^|]*)\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
@@ -390,15 +376,14 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
 def _is_loaded(script: BatchScript, line: str) -> bool:
     """Tell whether an option that loads a checkpoint gets the variable that a line sets."""
     name = re.match(r"\s*(?:export\s+)?(\w+)=", line)
-    return (
-        name is not None and re.search(rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b", script.code) is not None
-    )
+    loads = rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b" if name is not None else r"\Z."
+    return re.search(loads, script.code) is not None
 
 
 def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
     """Find the last element of a list of checkpoints, `C=(out/checkpoint-*)` and `${C[-1]}`."""
     lists = {each.name for each in script.written_assignments if re.fullmatch(rf"\(\S*{_UNPADDED}/?\)", each.value.raw)}
-    for part in [part for step in script.commands for part in step.syntax.parts]:
+    for part in script.parts:
         last = part.kind == "variable" and part.text in lists
         if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
             yield Problem(part.origin, _SORTED_AS_TEXT, "use ls -d ... | sort -V | tail -n 1", certain=False)
@@ -421,6 +406,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     forbidden = script.directive("no-requeue")
     allowed = script.directive("requeue")
     training = script.training
+    yield from _endless_traps(script)
     for step in script.batch_commands:
         requeue = _requeues_in(step)
         again = step.name == "sbatch" and any(_is_this_script(script, text) for text in step.texts[1:])
@@ -432,14 +418,14 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
         if requeue and forbidden is not None and (allowed is None or allowed.line < forbidden.line):
             what = "Slurm refuses to requeue a job with --no-requeue"
             yield Problem(step, what, "remove #SBATCH --no-requeue", (forbidden.line,))
-        elif requeue and "SLURM_ARRAY_JOB_ID" in " ".join(step.texts) and "TASK_ID" not in " ".join(step.texts):
+        elif requeue and "SLURM_ARRAY_JOB_ID" in step.text and "TASK_ID" not in step.text:
             what = "this starts all elements of the array again"
             yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
-        elif again and training and step.line < training[0].line and _is_unconditional(step):
+        elif again and training and step.line < training[0].line and not (step.compounds or step.is_conditional):
             stops = any(
                 each.name == "scancel" or (each.name == "exit" and each.is_conditional) for each in script.commands
             )
-            if not stops and "afternotok" not in " ".join(step.texts):
+            if not stops and "afternotok" not in step.text:
                 what = "each job submits the next one, and nothing ends the chain"
                 remedy = "write a condition before it: [ -f done ] || sbatch ...; or --dependency=afternotok:..."
                 yield Problem(step, what, remedy, (training[0].line,), certain=False)
@@ -454,10 +440,35 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
 
 
+def _endless_traps(script: BatchScript) -> Iterator[Problem]:
+    """Find a trap that starts the job again whenever it ends."""
+    for trap in (step for step in script.batch_commands if _starts_again_at_exit(script, step)):
+        what = "the trap starts the job again at every end, even after a failure at its start: it never ends"
+        yield Problem(trap, what, 'write a condition before it, such as [ -f done ] || sbatch "$0"', certain=False)
+
+
+def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
+    """Tell whether a trap for EXIT starts this job again without a condition, and nothing takes the trap back."""
+    code, handler = trap.trap_code, script.functions.get(trap.trap_code, [])
+    back = any(step.name == "trap" and step.texts[1:2] == ["-"] for step in script.commands)
+    # An `exit` below the trap runs it, too.
+    above = [*handler, *script.commands_before(trap)]
+    stops = any(step.name in {"exit", "return"} and step.is_conditional for step in above)
+    if not trap.trap_signals & {"EXIT", "0"} or back or stops:
+        return False
+    if any(not step.is_conditional and (_requeues_in(step) or is_next_of_chain(script, step)) for step in handler):
+        return True
+    # Behind `||`, `&&`, `then` or `do`, a command has a condition.
+    commands = [command.strip() for command in re.split(r"[;\n]", code)]
+    names = [name for each in commands if each.startswith("sbatch ") for name in each.replace('"', "").split()]
+    again = any(re.match(r"\$\{?(SELF|THIS)", name) or _is_this_script(script, script.resolve(name)) for name in names)
+    return again or any(map(_REQUEUES.match, commands))
+
+
 def _may_stay_away(script: BatchScript, step: TracedCommand, training: LaunchLine) -> bool:
     """Tell whether a command has a condition, or one such as `[ -f done ] && exit 0` stands before it."""
     exits = [each for each in script.commands_before(step) if each.name == "exit" and each.is_conditional]
-    return not _is_unconditional(step) or any(each.line != training.line for each in exits)
+    return bool(step.compounds) or step.is_conditional or any(each.line != training.line for each in exits)
 
 
 def _is_this_script(script: BatchScript, text: str) -> bool:
@@ -469,11 +480,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
     if "/" in text.removeprefix("./") or (exists is not None and exists(text)):
         return False
     log = re.match(r"[A-Za-z][\w-]*?(?=[._-]*%)", PurePath(script.options.get("output", "")).name)
-    names = {script.options.get("job-name", ""), log[0] if log is not None else ""} - {""}
-    names = {name.replace("-", "_") for name in names}
-    return (
-        PurePath(text).suffix in {".sbatch", ".slurm", ".sh", ".job"} and PurePath(text).stem.replace("-", "_") in names
-    )
+    names = {name.replace("-", "_") for name in (script.options.get("job-name"), log and log[0]) if name}
+    path = PurePath(text)
+    return path.suffix in {".sbatch", ".slurm", ".sh", ".job"} and path.stem.replace("-", "_") in names
 
 
 def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
@@ -484,10 +493,8 @@ def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
 
 def _counts_on(step: TracedCommand) -> bool:
     """Tell whether a command passes on a number that is one more than its own: `N=$((N+1))`, or `$((N + 1))` alone."""
-    exported = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
-    return exported or any(
-        re.fullmatch(r"\"?\$\(\(\s*\$?\w+\s*\+\s*1\s*\)\)\"?", word.raw) for word in step.syntax.words
-    )
+    counter = re.compile(r".*\b(\w+)=\$\(\(\s*[${]*\1\b|\"?\$\(\(\s*\$?\w+\s*\+\s*1\s*\)\)\"?\Z")
+    return any(counter.match(word.raw) for word in step.syntax.words)
 
 
 def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
@@ -497,15 +504,11 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
     """
     if step.name != "sbatch" or step.around("function") or script.options.keys() & {"dependency", "begin"}:
         return False
-    if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
+    if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", step.text):
         return False
     # `[ -z "$SLURM_JOB_ID" ] && sbatch "$0" && exit` runs outside of a job.
     leaves = any(each.name == "exit" and each.position.block is step.position.block for each in script.commands)
     return (_counts_on(step) or (again and step.is_conditional)) and not leaves
-
-
-def _is_unconditional(step: TracedCommand) -> bool:
-    return not step.compounds and all(place.chain_index == 0 for place in step.position.outward())
 
 
 _RESULTS = re.compile(
@@ -527,23 +530,19 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     if _requeues(script) is not None or script.sources_files:
         return
     for launch in script.training:
-        inside = _is_on_own_disk(script, launch)
+        moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
+        inside = any(OWN_DISK.match(text) for step in moves[-1:] for text in step.texts[1:2])
         for option, word in launch.option_values():
-            path = word.text.rpartition("=")[2]
+            path = word.text
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
             # What is for debugging may be lost.
-            local = local and re.search(r"debug|test|bench", path) is None
-            if not local or not path or not _RESULTS.match(option) or _is_named_again(script, launch, path):
+            if not local or not path or re.search(r"debug|test|bench", path) or not _RESULTS.match(option):
+                continue
+            if _is_named_again(script, launch, path):
                 continue
             what = f"{path} is on the disk of the node, and nothing copies it"
             yield Problem(word, what, "copy it after the training, or name a shared folder", (launch.line,))
             break
-
-
-def _is_on_own_disk(script: BatchScript, launch: LaunchLine) -> bool:
-    """Tell whether the last `cd` before a launch line goes to the disk of the node."""
-    moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
-    return bool(moves) and len(moves[-1].words) > 1 and OWN_DISK.match(moves[-1].texts[1]) is not None
 
 
 def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
+from hpc_kit.check.bash_syntax import Origin, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
+from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
@@ -53,7 +54,9 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 _PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
 _PASSES_ON = frozenset({"cat", "head", "sort", "tee"})
 """Programs behind a pipe that print what they read."""
-_SECRET_FILE = re.compile(r"(?i)(secrets?|tokens?|credentials?|api_?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z")
+_SECRET_FILE = re.compile(
+    r"(?i)(secrets?|tokens?|credentials?|(?<![a-z])(api_?)?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z"
+)
 
 
 def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
@@ -98,7 +101,7 @@ def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | No
         return None
     # The shell that submits passes secrets on, too. `${HF_TOKEN:+set}` and `${#HF_TOKEN}` show no value.
     variables = [part for part in step.syntax.parts if part.kind == "variable"]
-    shown = [part.text for part in variables if part.raw.strip('"') in _plain_uses(part.text)]
+    shown = [part.text for part in variables if plain_path(part.raw.strip('"')) == f"${part.text}"]
     return next((name for name in shown if name in secrets or is_secret_name(name)), None)
 
 
@@ -107,22 +110,16 @@ def _shows_output(step: TracedCommand) -> bool:
     # The code of a task prints into a log as well, but mostly tests variables of its own.
     if any(place.role == "code" for place in step.position.outward()):
         return False
-    output = step.syntax.output
-    if output is not None and output.raw == "/dev/null":
+    if step.syntax.output is not None and step.syntax.output.raw == "/dev/null":
         return False
-    behind = step.position.pipeline.commands[step.position.pipeline_index + 1 :]
-    return all(isinstance(each, SimpleCommand) and program_of(each) in _PASSES_ON for each in behind)
-
-
-def _plain_uses(name: str) -> tuple[str, str]:
-    return f"${name}", f"${{{name}}}"
+    return all(program_of(each) in _PASSES_ON for each in step.position.piped_to)
 
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
     for step in [step for step in script.batch_commands if "xtrace" in step.options]:
         # An empty value hides no secret.
-        names = [each.name for each in step.written_assignments if each.value.raw.strip("\"'")]
+        names = [each.name for each in step.written_assignments if each.value.unquoted]
         names += [part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail]
         name = next((name for name in names if is_secret_name(name)), None)
         if name is not None:

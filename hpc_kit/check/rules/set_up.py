@@ -99,8 +99,7 @@ def _outside(script: BatchScript, step: TracedCommand, training: list[LaunchLine
     # A subshell that runs a program has its set-up for itself.
     if shell is None or any(launch.command.compounds[:1] == [shell] for launch in script.launch_lines):
         return None
-    outside = (each for each in training if not any(shell is compound for compound in each.command.compounds))
-    return next((launch for launch in outside if launch.line > step.line), None)
+    return next((each for each in training if each.line > step.line and not each.command.is_inside(shell)), None)
 
 
 def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
@@ -262,7 +261,7 @@ def bash_in_zsh(script: BatchScript) -> Iterator[Problem]:
     lists = {each.name for each in script.written_assignments if each.value.elements is not None}
     if re.search(r"(?:typeset|declare|local)\s+-\w*A", script.code):
         lists = set()  # a table counts from nothing
-    for part in [part for step in script.commands for part in step.syntax.parts]:
+    for part in script.parts:
         if part.kind == "variable" and part.text in lists and part.detail == "[0]":
             what = f"${{{part.text}[0]}} is empty: zsh counts from 1"
             yield Problem(part.origin, what, "write #!/bin/bash, or the index 1", (1,))
@@ -290,9 +289,8 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
         return
     steps = [step for step in script.batch_commands if not step.is_conditional]
     makers = [step for step in steps if step.name in {"cd", "mkdir", "pushd"}]
-    launches = {id(launch.command): launch for launch in script.launch_lines}
     for step in steps:
-        for place, folder in _folders_of(script, step, launches.get(id(step))):
+        for place, folder in _folders_of(script, step, script.launch_at(step)):
             made = _made_later(makers, step, folder) if step.name != "cd" else None
             # The script that calls one without directives may have created the folder.
             of_job = _is_of_job(folder) and script.directives.lines
@@ -347,7 +345,7 @@ def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
         if each.name not in _CREATES_NOTHING and any(names[0] in text for text in each.texts[1:]):
             return True
         unknown = each.name == "mkdir" and any("$(" in text for text in each.texts)
-        if unknown or any(part.kind == "command" and "mkdir" in part.text for part in each.syntax.parts):
+        if unknown or any("mkdir" in part.text for part in each.substitutions):
             return True
     return False
 

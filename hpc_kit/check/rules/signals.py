@@ -130,9 +130,13 @@ def read_signal(script: BatchScript) -> SignalSpec | None:
         return None
 
 
+def _names_of(number: int) -> set[str]:
+    return {name for name, known in SIGNALS.items() if known == number}
+
+
 def traps_for(script: BatchScript, number: int) -> list[TracedCommand]:
     """Return the traps of the batch shell for a signal."""
-    names = {name for name, known in SIGNALS.items() if known == number} | {str(number)}
+    names = _names_of(number) | {str(number)}
     traps = [step for step in script.batch_commands if step.name == "trap" and step.trap_code != "-"]
     # A name in a variable may be any.
     return [each for each in traps if names & each.trap_signals or not all(word.is_known for word in each.words[2:])]
@@ -213,12 +217,12 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     # A second wait, or one in a loop, waits again after the trap.
     if len(waits) != 1 or waits[0].compounds:
         return
-    names = {name for name, number in SIGNALS.items() if number == signal.number}
+    name = min(_names_of(signal.number))
     for trap in traps_for(script, signal.number):
         inside = script.functions.get(trap.trap_code.strip(), [])
-        code = "\n".join([trap.trap_code, *(" ".join(each.texts) for each in inside)])
-        if re.search(r"\bkill\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
-            what = f"wait returns when the trap for {min(names)} has run, and the script ends before the program"
+        code = "\n".join([trap.trap_code, *(each.text for each in inside)])
+        if re.search(r"\b(kill|touch)\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
+            what = f"wait returns when the trap for {name} has run, and the script ends before the program"
             yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (trap.line, flow.launch.line))
             return
 
@@ -242,7 +246,7 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
     signal, directive = read_signal(script), script.directive("signal")
     if signal is None or directive is None or signal.batch_shell:
         return
-    names = {name for name, number in SIGNALS.items() if number == signal.number}
+    names = _names_of(signal.number)
     for launch in script.training:
         # Without B:, Slurm signals the tasks of steps only, so that a program without srun gets nothing.
         if launch.stages[0].kind != "srun" or traps_for(script, signal.number):
@@ -260,25 +264,19 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
 def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
     """Find a signal for `$!` behind `srun ... | tee log &`: it goes to tee."""
     for launch in script.training:
-        place = launch.command.position
-        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        behind = launch.command.position.piped_to
         following = script.commands_after(launch.command)
         saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
         # `$!` is the process id of the last command of a pipe.
         if not behind or not launch.command.in_background or saved is None:
             continue
         uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
-        kill = next((step for step in script.batch_commands if uses.search(_written(step))), None)
+        kill = next((step for step in script.batch_commands if uses.search(step.trap_code or step.written)), None)
         if kill is not None:
             name = program_of(behind[-1]) or "the last command"
             what = f"$! is the process of {name}: the signal does not reach the training"
             remedy = "write srun ... > >(tee -a FILE) 2>&1 &, without a pipe"
             yield Problem(saved.value, what, remedy, (launch.line, kill.line))
-
-
-def _written(step: TracedCommand) -> str:
-    """Return the words of a command as they are written, or the code of a trap."""
-    return step.trap_code or " ".join(word.raw for word in step.syntax.words)
 
 
 def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:
@@ -311,7 +309,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
             what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
             yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
         for option, word in launch.option_values():
-            own = _own_limit(option, word.text.rpartition("=")[2])
+            own = _own_limit(option, word.text)
             # KIT122 reports a limit in minutes that was meant in hours.
             if own is not None and limit <= own < 20 * limit:
                 what = f"Slurm ends the job first, after {limit} s: the program never stops by itself, after {own} s"

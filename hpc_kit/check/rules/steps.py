@@ -12,7 +12,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GpuCounts, JobSize, parse_count, read_gpu_counts, size_of_step
@@ -112,7 +112,7 @@ def larger_step(script: BatchScript) -> Iterator[Problem]:
 
 def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tuple[str, str, bool]]:
     """Yield the resources of which a step asks for more than the job: the text, the option, whether it must fail."""
-    options = {name: text.text for name, text in srun.options.items()}
+    options = srun.option_texts
     nodes = parse_count(options.get("nodes"))
     if nodes and job.nodes and nodes > job.nodes:
         # A script that leaves the number of nodes to the command line of sbatch may get more of them.
@@ -193,7 +193,9 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         program, size = launch.program, script.size_of(launch)
-        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated:
+        # With a lock, one task after another does the work.
+        locked = any(step.name == "flock" for step in script.commands_of(launch))
+        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated or locked:
             continue
         module = program.option("module")
         words = [program.name, *program.texts[1:]]
@@ -219,7 +221,7 @@ _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pac
 
 def _own_workers(launch: LaunchLine) -> ExpandedText | None:
     """Return the number of processes that a program of preparation starts itself."""
-    file, workers = launch.program.option("file", "module"), launch.argument("workers", "num-workers", "num-proc")
+    file, workers = launch.file, launch.argument("workers", "num-workers", "num-proc")
     by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|ARRAY_TASK|mpi", text) for text in launch.program.texts)
     prepares = file is not None and _PREPARES.search(PurePath(file.text).name)
     return workers if workers is not None and prepares and not by_rank and (workers.number or 0) > 1 else None
@@ -227,12 +229,12 @@ def _own_workers(launch: LaunchLine) -> ExpandedText | None:
 
 def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
     """Return the file that a program prepares if it is missing: `[ -f FILE ] || srun python prepare.py --out FILE`."""
-    file = launch.program.option("file", "module")
+    file = launch.file
     by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|mpi", text) for text in launch.program.texts)
     if file is None or by_rank or not _PREPARES.search(PurePath(file.text).name):
         return None
     tests = "\n".join(script.condition_lines(launch.command))
-    words = [word.raw.strip("\"'") for word in launch.inner_command.syntax.words]
+    words = [word.unquoted for word in launch.inner_command.syntax.words]
     tested = (word for word in words if re.search(rf"-[defs]\s+[\"']?{re.escape(word)}(?![\w/])", tests))
     return next((word for word in tested if not word.startswith("-")), None)
 
@@ -256,11 +258,10 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     if script.is_heterogeneous or job.nodes is None or shared:
         return
     running: dict[_Claim, LaunchLine] = {}
-    by_command = {id(launch.command): launch for launch in script.launch_lines}
     for step in script.batch_commands:
         if step.name == "wait":
             running = {}
-        launch = by_command.get(id(step))
+        launch = script.launch_at(step)
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
@@ -290,8 +291,8 @@ _MEMORY = "all memory of --mem, if the cluster allocates memory"
 class _Claim(NamedTuple):
     """The nodes of a step.
 
-    `exact`: it takes only these CPUs and GPUs of the job, rather than all of its nodes. `whole_memory`: it takes all
-    memory of the job on its nodes.
+    `host`: the host that its line names, if any. `exact`: it takes only these CPUs and GPUs of the job, rather than all
+    of its nodes. `whole_memory`: it takes all memory of the job on its nodes.
     """
 
     nodes: int
@@ -299,27 +300,37 @@ class _Claim(NamedTuple):
     whole_memory: bool
     cpus: int
     gpus: int
+    host: str
 
     def blocks(self, other: _Claim, job: JobSize) -> str:
         """Return the resources that keep another step waiting for this one; an empty string if both can run."""
+        if self.host != other.host:
+            return ""  # perhaps on different nodes
         on_one_node, all_of_node = self.nodes + other.nodes > (job.nodes or 0), "all resources of the node"
+        ntasks, nodes = (job.tasks_per_node, 1) if self.host else (job.ntasks, job.nodes)
+        on_one_node = on_one_node or bool(self.host)
         if not (self.exact and other.exact):
             return all_of_node if on_one_node else ""
         # Slurm allocates both threads of a core.
         each = (job.cpus_per_task or 1) + (job.cpus_per_task or 1) % 2
-        cpus, gpus = (job.ntasks or 0) * each, (job.gpus_per_node or 0) * (job.nodes or 0)
+        cpus, gpus = (ntasks or 0) * each, (job.gpus_per_node or 0) * (nodes or 0)
         if 0 < cpus < self.cpus + other.cpus:
             return all_of_node
         if 0 < gpus < self.gpus + other.gpus:
-            return "all GPUs of the job" if self.gpus == gpus else all_of_node
+            return f"all GPUs of the {'node' if self.host else 'job'}" if self.gpus == gpus else all_of_node
         return _MEMORY if on_one_node and (self.whole_memory or other.whole_memory) else ""
 
 
 def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
     """Return the resources of a step; None if it shares them, or says where it runs."""
-    if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
+    host = srun.option_texts.get("nodelist", "")
+    # In a loop or a function, the host is another one each time.
+    several = host and (
+        launch.command.around("function", *LOOPS) or "," in host or re.match(r"\w+\[", host) is not None
+    )
+    if several or srun.options.keys() & {"overlap", "relative", "exclude", "nodefile", "het-group"}:
         return None
-    options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
+    options, size = srun.option_texts, script.size_of(launch)
     gpus, nodes = read_gpu_counts(options), size.nodes or script.size.nodes or 1
     given = bool(options.keys() & {"gres", *GPU_COUNT_OPTIONS})
     # A step without an option inherits --gpus-per-task, or all GPUs that the job has on its nodes.
@@ -333,7 +344,7 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     ntasks = (size.ntasks or 1) if size.is_stated else 1
     cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
-    return _Claim(nodes, exact, not own_memory, cpus, taken or 0)
+    return _Claim(nodes, exact, not own_memory, cpus, taken or 0, host)
 
 
 def never_ends(launch: LaunchLine) -> bool:
@@ -358,8 +369,7 @@ def _calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the loop around a command waits in its body, itself or in a program that gets the process."""
-    loops = {id(compound) for compound in step.compounds}
-    inside = [other for other in script.commands if any(id(compound) in loops for compound in other.compounds)]
+    inside = [other for other in script.commands if any(map(other.is_inside, step.compounds))]
     gets = any(other.words and part.raw == "$!" for other in inside for part in other.syntax.parts)
     return gets or any(other.name == "wait" for other in inside)
 
@@ -382,8 +392,10 @@ def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
         body = script.file_written_to(launch.program.texts[0]) if srun is not None else None
         if srun is None or body is None or not tasks or "multi-prog" not in srun.options:
             continue
-        if script.code.count(launch.program.texts[0]) > 2:
-            continue  # a further command may change the file
+        # A further command may change the file.
+        removed = any(step.name == "rm" and launch.program.texts[0] in step.texts for step in script.commands)
+        if script.code.count(launch.program.texts[0]) > 2 + removed:
+            continue
         records = [
             (number, match[1]) for number, line in enumerate(body.text.split("\n")) if (match := _RECORD.match(line))
         ]

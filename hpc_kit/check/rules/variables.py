@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, Word, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.rules.finding import Problem, rule
@@ -60,7 +60,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     unread, seen = _unread_variables(script), set[str]()
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
-    for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
+    for _, part in script.nested_parts:
         name = part.text
         optional = re.match(r":?[-+?=]", part.detail)
         if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
@@ -136,12 +136,10 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
     Fix: `"${SEEDS[@]}"`, and `(0.1 0.01)`.
     Documented: bash(1), Arrays.
     """
-    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
-    over = {match[1] for loop in loops.values() for match in map(_WHOLE_LIST.fullmatch, loop.words) if match}
+    loops = script.compounds("for")
+    over = {match[1] for loop in loops for match in map(_WHOLE_LIST.fullmatch, loop.words) if match}
     yield from _commas(script, over)
-    lists: dict[str, tuple[Word, ...]] = {}
-    for each in script.written_assignments:
-        lists[each.name] = each.value.elements or ()
+    lists = {each.name: each.value.elements or () for each in script.written_assignments}
     other = {each.name for each in script.written_assignments if each.value.elements is None and not each.indexed}
     other |= {text for step in script.commands if step.name in {"read", "unset"} for text in step.texts[1:]}
     several = "|".join(name for name, elements in lists.items() if len(elements) > 1 and name not in other)
@@ -149,7 +147,7 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
     if not several or script.sources_files or script.interpreter == "zsh":
         return
     mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
-    for loop in loops.values():
+    for loop in loops:
         if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
             name = match[1] or match[2]
             what = f"${name} is the first of the {len(lists[name])} elements of {name}: the loop runs once for it"
@@ -173,8 +171,8 @@ def _commas(script: BatchScript, over: set[str]) -> Iterator[Problem]:
             remedy = f"write {each.name}=({' '.join(elements[0].raw.split(','))})"
             yield Problem(elements[0], what, remedy, certain=False)
         elif len(elements) > 1 and all(re.fullmatch(r"(?!-).*[^,],", word.raw) for word in elements[:-1]):
-            parts = (part for step in script.commands for part in with_nested_parts(step.syntax.parts))
-            indexed = any(part.text == each.name and re.match(r"\[[^@*]+\]\Z", part.detail) for part in parts)
+            parts = (part for _, part in script.nested_parts if part.text == each.name)
+            indexed = any(re.match(r"\[[^@*]+\]\Z", part.detail) for part in parts)
             removed = re.search(r"%%?,|/,[/}]|\b(tr|sed)\b.*,", script.code) is not None
             if (indexed or each.name in over) and not removed:
                 what = f"the comma belongs to the element: {each.name} contains {elements[0].raw}"
@@ -213,19 +211,16 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     """
     for each in script.assignments_of(*_UNREAD):
         meant = _UNREAD[each.name]
-        read = re.search(rf"\$\{{?{each.name}\b|[\"']{each.name}[\"']", script.code) is not None
-        read = (
-            read or re.search(r"\b([Rr]eads?|used|passed) by\b|\b[Rr]eads\b", script.comment_at(each.line)) is not None
-        )
-        if read or not each.is_exported or meant in script.assigned:
+        read = re.search(rf"\$\{{?{each.name}\b|[\"']{each.name}[\"']", script.code)
+        told = re.search(r"\b([Rr]eads?|used|passed) by\b|\b[Rr]eads\b", script.comment_at(each.line))
+        if read or told or not each.is_exported or meant in script.assigned:
             continue
         what = f"nothing reads {each.name}" + (f"; there is {meant}" if meant else ": the timeout stays as it was")
         remedy = f"write {meant}" if meant else "pass timeout=timedelta(...) to init_process_group in the program"
         yield Problem(each, what, remedy, (each.line,))
     for each in script.assignments:
         if re.match(r"NCCL_\w+_(DISABLE|ENABLE)\Z", each.name) and each.value.text.lower() in {"true", "yes", "on"}:
-            what = f"NCCL reads a number: {each.name}={each.value.text} is 0"
-            yield Problem(each, what, "write 1", (each.line,))
+            yield Problem(each, f"NCCL reads a number: {each.name}={each.value.text} is 0", "write 1", (each.line,))
 
 
 @rule("KIT143")
@@ -238,13 +233,12 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
     Fix: single quotes, `'hydra.run.dir=out/${now:%Y-%m-%d}'`.
     Documented: bash(1), Parameter Expansion; hydra.cc/docs/configure_hydra/intro, "Resolvers provided by Hydra".
     """
-    for step in script.commands:
-        for part in with_nested_parts(step.syntax.parts):
-            written = script.lines[part.origin.line - 1][part.origin.column - 1 :] if part.origin.exact else ""
-            resolver = RESOLVER.match(written) if part.kind == "variable" else None
-            if resolver is not None:
-                what = f"the shell expands {resolver[0]}, which is meant for Hydra"
-                yield Problem(part.origin, what, "use single quotes", (step.line,))
+    for step, part in script.nested_parts:
+        written = script.lines[part.origin.line - 1][part.origin.column - 1 :] if part.origin.exact else ""
+        resolver = RESOLVER.match(written) if part.kind == "variable" else None
+        if resolver is not None:
+            what = f"the shell expands {resolver[0]}, which is meant for Hydra"
+            yield Problem(part.origin, what, "use single quotes", (step.line,))
 
 
 _CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
@@ -280,9 +274,14 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
 
 
 def _single_quotes(script: BatchScript) -> Iterator[Problem]:
-    """Find a variable in single quotes among the arguments of a training."""
+    """Find a variable in single quotes in a program of awk or sed, or among the arguments of a training."""
+    for step, part in script.nested_parts:
+        selects = re.match(r"\s*NR\s*==\s*\$(SLURM_\w+)|\$\{?(SLURM_\w+?)\}?p\Z", part.text) if part.quoted else None
+        if selects and part.kind == "text" and not step.in_task:
+            what = f"${selects[1] or selects[2]} in single quotes stays as it is: awk and sed do not know the variable"
+            yield Problem(part.origin, what, "use double quotes", (step.line,), certain=True)
     for launch in script.training:
-        if not launch.program.option("file", "module") or launch.inner_command.name == "eval":
+        if not launch.file or launch.inner_command.name == "eval":
             continue
         # Words behind `--` are mostly a command, which may be a shell.
         words = takewhile(lambda word: word.raw != "--", launch.inner_command.syntax.words)
