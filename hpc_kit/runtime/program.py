@@ -132,7 +132,7 @@ def _run_file(path: Path) -> None:
 
 
 def _run_main(code: CodeType, loader: object, **attributes: object) -> None:
-    """Run code as a `__main__` that pickle, multiprocessing and exit handlers find. runpy would put the old one back."""
+    """Run code as a `__main__` that pickle, multiprocessing and exit handlers find; runpy would restore the old one."""
     main = ModuleType("__main__")
     main.__dict__.update(attributes, __loader__=loader, __builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
