@@ -130,6 +130,8 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
     torch uses the same keys again, because it expects a new store. A rank would find addresses of the earlier group.
     """
     signature = inspect.signature(function)
+    if "store" not in signature.parameters:  # the program has replaced torch's function
+        return function
 
     def separated(*args: Any, **kwargs: Any) -> None:
         call = signature.bind(*args, **kwargs)
