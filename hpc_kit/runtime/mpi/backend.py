@@ -130,16 +130,15 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
     torch uses the same keys again, because it expects a new store. A rank would find addresses of the earlier group.
     """
     signature = inspect.signature(function)
-    if "store" not in signature.parameters:  # the program has replaced torch's function
-        return function
 
     def separated(*args: Any, **kwargs: Any) -> None:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
         given, meeting = call.arguments, _session.meeting()
-        url = urlsplit(given["init_method"] or "env://")
+        url = urlsplit(given.get("init_method") or "env://")
         port = os.environ.get("MASTER_PORT") if url.scheme == "env" else url.scheme == "tcp" and url.port
-        if meeting is not None and given["store"] is None and str(port) == str(meeting.port):
+        # Where the program has replaced torch's function, the arguments are unknown.
+        if meeting is not None and given.get("store", 0) is None and str(port) == str(meeting.port):
             rank, size = (
                 given[field] if given[field] >= 0 else int(os.environ.get(name, "-1"))
                 for field, name in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
