@@ -105,7 +105,7 @@ def is_peer_loss(error: BaseException | None) -> bool:
         seen.add(id(error))
         text = str(error).lower()
         lost = any(sign in text for sign in signs) and _comes_from_communication(error, text)
-        if lost or type(error).__name__ in _PEER_LOST_TYPES:
+        if lost or (type(error).__name__ in _PEER_LOST_TYPES and "eaddrinuse" not in text):
             return True
         error = error.__cause__ or error.__context__
     return False

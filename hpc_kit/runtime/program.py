@@ -8,8 +8,11 @@ import runpy
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError
@@ -74,7 +77,7 @@ class ProgramCommand:
         sys.argv = [self.name, *self.arguments]
         if self.kind == "module":
             _set_first_folder(Path.cwd())
-            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            _run_module(self.name)
             return
         path = Path(self.name).absolute()
         if self.name.endswith(".pyz"):
@@ -110,13 +113,30 @@ def _set_first_folder(folder: Path | None) -> None:
         sys.path.insert(0, str(folder))
 
 
+def _run_module(name: str) -> None:
+    """Run a module like `python -m`."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{name}.__main__")
+    loader = None if spec is None else spec.loader
+    if spec is None or not isinstance(loader, InspectLoader) or (code := loader.get_code(spec.name)) is None:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)  # raises the error for a module that cannot run
+        return
+    sys.argv[0] = spec.origin or name
+    _run_main(code, loader, __file__=spec.origin, __cached__=spec.cached, __package__=spec.parent, __spec__=spec)
+
+
 def _run_file(path: Path) -> None:
-    """Run a file as a `__main__` that pickle and multiprocessing find. runpy would change sys.argv[0]."""
+    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    _run_main(code, SourceFileLoader("__main__", str(path)), __file__=str(path), __cached__=None)
+
+
+def _run_main(code: CodeType, loader: object, **attributes: object) -> None:
+    """Run code as a `__main__` that pickle, multiprocessing and exit handlers find; runpy would restore the old one."""
     main = ModuleType("__main__")
-    main.__file__ = str(path)
-    main.__dict__["__builtins__"] = builtins
+    main.__dict__.update(attributes, __loader__=loader, __builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
-    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102 (this is what it is for)
+    exec(code, main.__dict__)  # noqa: S102 (this is what it is for)
 
 
 def _strip_own_python(words: Sequence[str]) -> list[str]:

@@ -43,12 +43,12 @@ AGENT_MODULES = {
 _LEGACY_LAUNCHER = "torch.distributed.launch"
 
 AGENT_FLAGS = frozenset({
-    "cpu", "debug", "downcast-bf16", "dynamo-use-dynamic", "dynamo-use-fullgraph", "dynamo-use-regional-compilation",
-    "enable-cpu-affinity", "enable-each-rank-log", "force", "fp8-use-autocast-during-eval", "gloo", "help", "ipex",
-    "m", "module", "mpi", "multi-gpu", "no-local-rank", "no-python", "no-ssh", "no-ssh-check", "no-tpu-cluster", "q",
-    "quiet", "run-path", "same-network", "save-pid", "standalone", "tpu", "tpu-cluster", "tpu-use-sudo",
-    "use-deepspeed", "use-env", "use-fsdp", "use-megatron-lm", "use-parallelism-config", "use-tp", "use-xpu",
-    "verbose", "virtual-local-rank",
+    "bind-cores-to-rank", "cpu", "debug", "downcast-bf16", "dynamo-use-dynamic", "dynamo-use-fullgraph",
+    "dynamo-use-regional-compilation", "enable-cpu-affinity", "enable-each-rank-log", "force", "force-multi",
+    "fp8-use-autocast-during-eval", "gloo", "help", "ipex", "m", "module", "mpi", "multi-gpu", "no-local-rank",
+    "no-python", "no-ssh", "no-ssh-check", "no-tpu-cluster", "q", "quiet", "run-path", "same-network", "save-pid",
+    "standalone", "tpu", "tpu-cluster", "tpu-use-sudo", "use-deepspeed", "use-env", "use-fsdp", "use-megatron-lm",
+    "use-parallelism-config", "use-tp", "use-xpu", "verbose", "virtual-local-rank",
 })  # fmt: skip
 """Options without a value of torchrun, accelerate, deepspeed and horovodrun."""
 

@@ -123,6 +123,7 @@ def test_a_reason_with_names_in_any_language_is_recorded_under_any_locale(tmp_pa
         (RuntimeError("NCCL error: unhandled system error, ncclSystemError: socketStartConnect failed"), True),
         (RuntimeError("[Rank 2] Watchdog caught collective operation timeout: ncclRemoteError"), True),
         (type("DistNetworkError", (RuntimeError,), {})("gone"), True),
+        (type("DistNetworkError", (RuntimeError,), {})("failed to listen. port: 29500, name: EADDRINUSE"), False),
         (ValueError("bad batch"), False),
         (FileNotFoundError(2, "No such file"), False),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),

@@ -91,6 +91,22 @@ IN_A_ROW = """
     print(numbers.item())
 """
 
+IN_A_ROW_UNCHANGED = """
+    import os, time
+    from torch import distributed as dist, ones
+
+    rank = int(os.environ["RANK"])
+    for number in range(4):
+        url = "tcp://" + os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"] if number == 1 else None
+        dist.init_process_group("gloo", url, rank=rank, world_size=2)
+        numbers = ones(1)
+        dist.all_reduce(numbers)
+        dist.destroy_process_group()
+        if rank == number % 2:
+            time.sleep(0.3)
+    print(numbers.item())
+"""
+
 OWN_STORE = """
     import os
     from torch import distributed as dist
@@ -217,8 +233,9 @@ def test_no_rank_destroys_its_group_before_all_have_created_theirs(launch: Launc
 
 
 @pytest.mark.slow
-def test_process_groups_can_follow_one_another(launch: Launch) -> None:
-    launch.start(step_of(2).environs(), "-m", "hpc_kit.runtime", launch.program(IN_A_ROW))
+@pytest.mark.parametrize("program", [IN_A_ROW, IN_A_ROW_UNCHANGED], ids=["distributed", "init_process_group"])
+def test_process_groups_can_follow_one_another(launch: Launch, program: str) -> None:
+    launch.start(step_of(2).environs(), "-m", "hpc_kit.runtime", launch.program(program))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["2.0\n"] * 2
 

@@ -15,6 +15,7 @@ from hpc_kit.runtime.program import ProgramCommand
 SHOW = """import sys
 def step(size: int) -> None: ...
 print(__name__, __file__, sys.argv, sys.path[0], __spec__ is None, step.__annotations__, sep="|")
+print(__package__, type(__loader__), sorted(name for name in globals() if name.startswith("__")))
 """
 
 
@@ -70,6 +71,16 @@ def test_a_program_runs_as_under_python(
     seen = capfd.readouterr().out.splitlines()
     python = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=folder)
     assert seen == python.stdout.splitlines()
+
+
+@pytest.mark.parametrize("words", [["sub/train.py"], ["-m", "tool"], ["-m", "app"]])
+def test_exit_handlers_find_the_classes_of_the_program(words: list[str], folder: Path) -> None:
+    text = "import atexit, pickle\nclass State: pass\natexit.register(lambda: print(len(pickle.dumps(State()))))\n"
+    for name in ("sub/train.py", "tool.py", "app/__main__.py"):
+        (folder / name).write_text(text)
+    started = [sys.executable, "-P", "-m", "hpc_kit.runtime", *words]
+    done = subprocess.run(started, capture_output=True, text=True, cwd=folder)
+    assert (done.stderr, done.stdout.strip().isdigit()) == ("", True)
 
 
 SHADOWS = ("contextlib", "types", "pathlib", "socket", "torch", "hpc_kit", "msgspec")

@@ -128,6 +128,7 @@ def test_mpirun_and_srun_start_the_ranks_of_the_job() -> None:
         ("podman run image torchrun train.py", "-j 2x2 -- podman run image python train.py"),
         ("accelerate-launch train.py", "-j 2x2 -- python train.py"),
         ("python -m accelerate.commands.accelerate_cli launch train.py", "-j 2x2 -- python train.py"),
+        ("deepspeed --force_multi --bind_cores_to_rank train.py", "-j 2x2 -- python train.py"),
         ("python -m deepspeed.launcher.launch train.py", "-j 2x2 -- python train.py"),
         (
             "python -m horovod.runner.launch -np 4 python train.py",

@@ -66,6 +66,21 @@ def test_only_the_first_of_equal_exit_codes_is_the_cause(
     assert verdict.ranks == ranks
 
 
+def test_an_address_has_no_domain(tmp_path: Path) -> None:
+    log = "srun: error: 10.0.0.2: tasks 2-3: Segmentation fault\nsrun: error: 10.0.0.1: tasks 0-1: Terminated\n"
+    assert why(tmp_path, slurm_log=STEPS + log).cause.startswith("each of ranks 2, 3 on 10.0.0.2 crashed")
+
+
+def test_a_command_that_a_rank_started_is_a_cause_if_nothing_else_is_found(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(
+        error="subprocess.CalledProcessError: Command 'tar xf a' returned non-zero exit status 2."
+    )
+    end = "srun: error: n2: task 1: Exited with exit code 1\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + LOST, rank__1_log=STEPS + failed, slurm_log=end)
+    assert (verdict.class_, verdict.rank) == ("failed-command", 1)
+    assert "Command 'tar xf a' returned non-zero exit status 2" in verdict.cause
+
+
 def test_one_exception_in_different_lines_is_not_one_error(tmp_path: Path) -> None:
     other = TRACEBACK.replace("line 9", "line 12")
     logs = {f"rank__{rank}_log": STEPS + LOST for rank in (0, 3)}

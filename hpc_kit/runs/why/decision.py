@@ -245,6 +245,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
             unordered,
             _reported_errors(attempt),
             _cancelled_steps(attempt),
+            attempt.named("failed-command"),
             _ended_ranks(attempt, "exit-code"),
             _victims(attempt),
             _symptoms(attempt),

@@ -66,7 +66,7 @@ def hosts_of(attempt: Attempt, ranks: Iterable[int], known: Mapping[int | None, 
     found = [
         known.get(rank) or attempt.evidence.hosts.get(rank) or _host_by_block(attempt, rank) or agent for rank in ranks
     ]
-    hosts = sorted({host.partition(".")[0] if host else "" for host in found}, key=natural_order)
+    hosts = sorted({_without_domain(host) if host else "" for host in found}, key=natural_order)
     return [] if "" in hosts else hosts
 
 
@@ -77,14 +77,19 @@ def has_several_hosts(attempt: Attempt) -> bool:
 
 def same_host(one: str, other: str) -> bool:
     """Return whether two names are of one host: one may be without the domain."""
-    return one.partition(".")[0] == other.partition(".")[0]
+    return _without_domain(one) == _without_domain(other)
+
+
+def _without_domain(host: str) -> str:
+    """Return a host's own name. An address has no domain."""
+    return host if host[:1].isdigit() else host.partition(".")[0]
 
 
 def _usual_name(attempt: Attempt, host: str | None) -> str | None:
     """Return a name as srun writes it, even if another program added the domain; None for a name of no host."""
     if host is None or _NAMES_NO_HOST.fullmatch(host):
         return None
-    short = host.partition(".")[0]
+    short = _without_domain(host)
     return short if any(end.host == short for end in attempt.ends) else host
 
 
@@ -192,7 +197,7 @@ def _known_hosts(attempt: Attempt) -> frozenset[str]:
     lists = {row.nodes for row in attempt.rows}.union(*evidence.node_lists.values())
     hosts = {host for nodes in lists for host in expand_nodes(nodes)} | set(evidence.hosts.values())
     hosts |= {end.host for end in attempt.ends if end.host} | {event.host for event in attempt.events if event.host}
-    return frozenset(host.partition(".")[0] for host in hosts if not host[0].isdigit())
+    return frozenset(_without_domain(host) for host in hosts if not host[0].isdigit())
 
 
 def _host_of_agent(attempt: Attempt, ranks: Sequence[int]) -> str | None:

@@ -1,6 +1,7 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
-A group that a program creates without a time-out gets that of the job.
+A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
+rank 0's store.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
@@ -19,6 +20,7 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import shutdown
@@ -66,6 +68,7 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     if _session.is_installed:
         return
     _session.is_installed = True
+    _replace("init_process_group", _separate_keys)
     for name in ("init_process_group", "new_group"):
         _replace(name, _translate_argument)
     if dist.is_mpi_available():
@@ -119,6 +122,34 @@ def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*call.args, **call.kwargs)
 
     return translated
+
+
+def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
+    """Return `init_process_group` with keys of its own in rank 0's store for each group after the first.
+
+    torch uses the same keys again, because it expects a new store. A rank would find addresses of the earlier group.
+    """
+    signature = inspect.signature(function)
+
+    def separated(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        given, meeting = call.arguments, _session.meeting()
+        url = urlsplit(given.get("init_method") or "env://")
+        port = os.environ.get("MASTER_PORT") if url.scheme == "env" else url.scheme == "tcp" and url.port
+        # Where the program has replaced torch's function, the arguments are unknown.
+        if meeting is not None and given.get("store", 0) is None and str(port) == str(meeting.port):
+            rank, size = (
+                given[field] if given[field] >= 0 else int(os.environ.get(name, "-1"))
+                for field, name in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
+            )
+            if size == meeting.world.world_size > 1:
+                number, store = meeting.next_group_store()
+                if number > 1:
+                    given.update(init_method=None, store=store, rank=rank, world_size=size)
+        function(*call.args, **call.kwargs)
+
+    return separated
 
 
 def _without_gpu(backend: str) -> str | None:
