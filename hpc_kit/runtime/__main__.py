@@ -245,7 +245,13 @@ def _print_error(error: BaseException) -> None:
             sys.stderr.write(f"{error.code}\n")
     else:
         trace = _strip_own_frames(error.__traceback__)
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        try:
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+        except Exception as failure:  # noqa: BLE001 - the program's own hook may fail in any way
+            sys.stderr.write("Error in sys.excepthook:\n")
+            sys.__excepthook__(type(failure), failure, failure.__traceback__)
+            sys.stderr.write("\nOriginal exception was:\n")
+            sys.__excepthook__(type(error), error, trace)
 
 
 def _strip_own_frames(trace: TracebackType | None) -> TracebackType | None:

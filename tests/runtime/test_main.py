@@ -245,3 +245,12 @@ def test_a_program_that_needs_a_gpu_gets_the_error_that_there_is_none(
 ) -> None:
     assert exit_code_of([program(f"import torch; {call}")]) == 1
     assert "hpc-kit: the program needs a GPU, and this process has none\n" in capsys.readouterr().err
+
+
+def test_a_hook_of_the_program_that_fails_does_not_hide_the_error(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = "import sys\n\ndef hook(*error):\n    raise KeyError('WEBHOOK')\n\nsys.excepthook = hook\n"
+    text = hook + "raise ValueError('bad batch')\n"
+    assert exit_code_of([program(text)]) == 1
+    errors = capfd.readouterr().err
+    assert errors.index("Error in sys.excepthook:") < errors.index("Original exception was:")
+    assert errors.rstrip().endswith("ValueError: bad batch")

@@ -1787,3 +1787,70 @@ def test_labels_with_host_and_rank_in_brackets(tmp_path: Path) -> None:
     log += '[n2 r3]   File "/u/train.py", line 9, in main\n[n2 r3] KeyError: 1\n'
     verdict = why(tmp_path, job_log=log)
     assert (verdict.rank, verdict.host) == (3, "n2")
+
+
+def test_a_logged_exception_that_the_program_ignores_is_no_failure(tmp_path: Path) -> None:
+    error = "2026-11-27 08:40:42 ERROR train: failed to upload metrics (ignored)\n"
+    log = STEPS + error + TRACEBACK.format(error="TimeoutError: no answer in 5 s") + "step 10 loss 2.00\n"
+    verdict = why(tmp_path, job_log=log, sacct_txt="JobID|State|ExitCode\n7|COMPLETED|0:0\n")
+    assert verdict.class_ == "no-failure"
+
+
+@pytest.mark.parametrize(
+    ("later", "class_"),
+    [("cp: cannot stat 'ckpt/best.pt': No such file or directory\n", "missing-file"), ("", "no-failure")],
+)
+def test_a_completed_script_that_went_on_in_another_folder(tmp_path: Path, later: str, class_: str) -> None:
+    log = "/var/spool/slurmd/job26/slurm_script: line 12: cd: src-v2: No such file or directory\ntoy run\n"
+    verdict = why(tmp_path, job_log=log + later, sacct_txt="JobID|State|ExitCode\n7|COMPLETED|0:0\n")
+    assert verdict.class_ == class_
+
+
+def test_the_time_limit_of_a_step_is_not_that_of_the_job(tmp_path: Path) -> None:
+    log = STEPS + "slurmstepd-n3: error: *** STEP 25.1 ON n3 CANCELLED AT 2026-11-27T08:33:28 DUE TO TIME LIMIT ***\n"
+    rows = "JobID|State|ExitCode|NodeList\n25|FAILED|15:0|n3\n25.1|TIMEOUT|0:15|n3\n"
+    assert "the limit of the step (srun --time)" in why(tmp_path, job_log=log, sacct_txt=rows).cause
+
+
+def test_a_thread_that_ended_explains_a_rank_that_hung(tmp_path: Path) -> None:
+    error = "Exception in thread feeder:\n" + TRACEBACK.format(error="ValueError: invalid literal 'fg'")
+    end = "slurmstepd: error: *** JOB 72 ON n1 CANCELLED AT 2026-11-27T08:56:07 ***\n"
+    verdict = why(tmp_path, rank__0_log=STEPS, rank__1_log=STEPS + error, slurm_log=end)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "likely")
+
+
+def test_workers_whose_own_timer_ran_out_hang(tmp_path: Path) -> None:
+    lines = [
+        "Timeout (0:00:20)!",
+        "Thread 0x00007f414a3f9b80 (most recent call first):",
+        '  File "/u/cache.py", line 9 in get',
+        '  File "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", line 54 in fetch',
+        '  File "/env/lib/python3.12/site-packages/torch/utils/data/_utils/worker.py", line 374 in _worker_loop',
+        '  File "/usr/lib/python3.12/multiprocessing/popen_fork.py", line 71 in _launch',
+        '  File "/u/qa.py", line 13 in <module>',
+    ]
+    end = "slurmstepd: error: *** JOB 72 ON n1 CANCELLED AT 2026-11-27T08:56:07 ***\n"
+    verdict = why(tmp_path, job_log="first batch ...\n" + "\n".join(lines) + "\n" + end)
+    assert verdict.class_ == "dataloader-worker"
+
+
+@pytest.mark.parametrize(("first", "class_"), [("", "terminated"), ("srun: error: n1: task 0: Killed\n", "killed")])
+def test_tasks_killed_after_their_step_was_cancelled(tmp_path: Path, first: str, class_: str) -> None:
+    log = STEPS + first + "slurmstepd-n1: error: *** STEP 34.0 ON n1 CANCELLED AT 2026-11-27T08:55:37 ***\n"
+    log += "srun: error: n2: task 1: Killed\n"
+    rows = "JobID|State|ExitCode|NodeList\n34|FAILED|9:0|n[1-2]\n34.0|CANCELLED by 0|0:9|n[1-2]\n"
+    assert why(tmp_path, job_log=log, sacct_txt=rows).class_ == class_
+
+
+def test_a_file_that_ulimit_cuts_is_no_full_disk(tmp_path: Path) -> None:
+    first = TRACEBACK.format(error="OSError: [Errno 27] File too large")
+    later = TRACEBACK.format(error="RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 8 vs 7")
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert why(tmp_path, job_log=STEPS + first + chain + later).class_ == "file-limit"
+
+
+def test_a_mismatch_that_names_no_other_rank_blames_none(tmp_path: Path) -> None:
+    error = "2:   what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 88 vs 44\n"
+    log = "".join(f"{rank}: started\n" for rank in range(4)) + error + "srun: error: n2: task 2: Aborted\n"
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == ("collective-shapes", None)

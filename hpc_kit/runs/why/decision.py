@@ -27,7 +27,7 @@ from hpc_kit.runs.why.verdicts import (
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.evidence import Evidence
+    from hpc_kit.runs.why.evidence import Evidence, TaskEnd
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 _LAUNCHERS = re.compile(
@@ -80,7 +80,7 @@ def _answer(attempt: Attempt) -> Verdict:
     fatal = _fatal(attempt)
     # A job with exit code 0 may still have lost its output, or never have started its program.
     if attempt.job and attempt.completed and not fatal and not attempt.failed:
-        if (hidden := attempt.first(_hidden_failures(attempt))) is None:
+        if (hidden := attempt.first(_hidden_failures(attempt) or _wrong_folder(attempt))) is None:
             return _no_failure(attempt, attempt.job)
         return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely")
     culprit = attempt.first(fatal)
@@ -220,6 +220,21 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
     ]
 
 
+def _wrong_folder(attempt: Attempt) -> list[Event]:
+    """Return the folder that a script did not find, if a later command did not find its files there either."""
+    return [
+        event
+        for event in attempt.named("change-folder")
+        if any(
+            each.rule.class_ == "missing-file"
+            and each.line.file == event.line.file
+            and each.line.number > event.line.number
+            and not each.progress
+            for each in attempt.events
+        )
+    ]
+
+
 def _lost_output(event: Event) -> bool:
     """Return whether the program says that it could not write a file."""
     return event.rule.class_ in NOT_WRITTEN and _SAYS_NOT_WRITTEN.search(event.line.body) is not None
@@ -277,7 +292,8 @@ def _soft(attempt: Attempt) -> list[Event]:
     threads = [
         event
         for event in attempt.of_kind("cause")
-        if event.strength == EXCEPTION and not event.is_handled and not attempt.has_gone_on(event)
+        if event.strength == EXCEPTION
+        and not (event.is_handled or (event.traceback and event.traceback.is_survived) or attempt.has_gone_on(event))
     ]
     # Other ranks may print a few more steps after an error that ended one.
     late = [
@@ -337,8 +353,19 @@ def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     return [
         event
         for event in attempt.of_class(*classes)
-        if (event.rank is None or event.rank not in reporting) and not _is_killed_by_srun(attempt, event)
+        if (event.rank is None or event.rank not in reporting)
+        and not _is_killed_by_srun(attempt, event)
+        and not any(end.line == event.line and _is_of_cancelled_step(attempt, end) for end in attempt.ends)
     ]
+
+
+def _is_of_cancelled_step(attempt: Attempt, end: TaskEnd) -> bool:
+    """Return whether a task ended after its step had been cancelled, before any task had failed."""
+    ordered = any(row.is_step and "CANCELLED by" in row.raw_state for row in attempt.rows)
+    cancelled = [each.line for each in attempt.named("step-cancelled") if each.line.file == end.line.file]
+    first = min((line.number for line in cancelled), default=end.line.number)
+    ends = [each for each in attempt.ends if each.line.file == end.line.file]
+    return ordered and bool(ends) and first < min(each.line.number for each in ends)
 
 
 def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
@@ -360,7 +387,7 @@ def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
 
 def _cancelled_steps(attempt: Attempt) -> list[Event]:
     """Return ends of steps that Slurm ordered when no task had failed, if the tasks report SIGTERM."""
-    if not attempt.named("terminated"):
+    if not attempt.named("terminated") and not any(_is_of_cancelled_step(attempt, end) for end in attempt.ends):
         return []
     return [
         event

@@ -270,7 +270,23 @@ def _explain_hang(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the rank that held up the remaining ones, if Slurm ended a job that hung, as an event."""
     if culprit.rule.class_ not in {"time-limit", "cancelled", "terminated"}:
         return None
-    return _find_stuck(attempt) or find_stuck_workers(attempt) or _find_deadlock(attempt) or _find_lock(attempt)
+    return (
+        _find_stuck(attempt)
+        or find_stuck_workers(attempt)
+        or _find_deadlock(attempt)
+        or _find_lock(attempt)
+        or _find_dead_thread(attempt)
+    )
+
+
+def _find_dead_thread(attempt: Attempt) -> Event | None:
+    """Return the exception that ended a thread of a rank which printed nothing more."""
+    found = [event for event in attempt.of_kind("cause") if event.traceback and event.traceback.is_thread]
+    last = next((event for event in reversed(found) if event.lines_after <= _LINES_OF_END), None)
+    if last is not None and not last.progress:
+        last.is_hint = True
+        return last
+    return None
 
 
 def _find_deadlock(attempt: Attempt) -> Event | None:

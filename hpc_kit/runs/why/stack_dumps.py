@@ -123,7 +123,9 @@ class DumpReader:
         self.waits_for_workers |= name == "_try_get_data"
         # py-spy shows which threads use no processor. Workers without work wait for it outside of `fetch`.
         is_busy = name == "_worker_loop" and any(each == "fetch" for *_, each in traceback.frames)
-        if is_busy and "(idle)" in stack.line.body:
+        is_dump = "most recent call first" in stack.line.body
+        self.waits_for_workers |= is_busy and is_dump and stack.is_timeout
+        if is_busy and ("(idle)" in stack.line.body or (is_dump and stack.is_timeout)):
             traceback.frames = [(_mark_installed(own, ""), at, call) for own, at, call in traceback.frames]
             self.workers[stack.line.number] = stack
         if name == "<module>":

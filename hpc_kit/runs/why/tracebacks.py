@@ -56,6 +56,9 @@ GOES_ON = re.compile(
 )
 """A program that has caught an exception says that it goes on."""
 
+_SAYS_IGNORED = re.compile(r"(?i)\((?:ignor(?:ed|ing)|skipp(?:ed|ing)|(?:non-|not )fatal|continuing)\)|\bnon-fatal\b")
+"""A logger says right before an exception that it is none that ends the program."""
+
 _WRONG_ARGUMENTS = re.compile(
     r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
     r"|takes .*positional arguments? but).*)"
@@ -204,6 +207,7 @@ class TracebackReader:
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_child = bool(_CHILD.match(before))
             traceback.logged_as = before
+            traceback.is_survived = bool(_SAYS_IGNORED.search(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(
                 _LOGGED.search(line.text.partition(TRACEBACK)[0])
             )
@@ -273,9 +277,10 @@ class TracebackReader:
             traceback.message_lines = 0
             return True
         traceback.message_lines += 1
-        traceback.is_survived = GOES_ON.match(body) is not None and not body.startswith((" ", "\t"))
+        goes_on = GOES_ON.match(body) is not None and not body.startswith((" ", "\t"))
+        traceback.is_survived |= goes_on
         is_message = traceback.message_lines <= MAX_MESSAGE_LINES and not _NOT_MESSAGE.match(body) and line.time is None
-        if traceback.is_survived or not is_message or self._looks_like_output(traceback, line):
+        if goes_on or not is_message or self._looks_like_output(traceback, line):
             self._close(key)
             return False
         traceback.lines.append(body)

@@ -130,12 +130,16 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         cause = f"{cause.partition(';')[0]}; it had used {row.max_rss} of {row.req_mem}: out of host memory"
         rule = rule_named("kernel-oom-kill")
         proofs.append(proof_of(row.line))
-    shown_rank = None if is_victim or (rule.scope == "job" and not is_mismatch) else rank
+    # The rank that reports a mismatch is the odd one only if it was compared with another one.
+    is_unplaced = (
+        is_victim or (is_mismatch and "rank2" not in event.groups) or (rule.scope == "job" and not is_mismatch)
+    )
+    shown_rank = None if is_unplaced else rank
     return Verdict(
         cause,
         UNKNOWN if cause.startswith("unknown: ") else rule.class_,
         shown_rank,
-        None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
+        None if is_unplaced or (rule.scope == "job" and rank is None) else host,
         proofs,
         _traceback(attempt, event),
         remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values)),
@@ -204,6 +208,9 @@ def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
         return (
             f"; attempt {ends[-1].attempt + 1} ended after: {ends[-1].groups['before'].strip()[:120]}" if ends else ""
         )
+    job = attempt.job
+    if class_ == "time-limit" and job and job.state.finished and not job.is_step and job.state is not JobState.TIMEOUT:
+        return f"; it was the limit of the step (srun --time): the job itself is {job.state}"
     comment = next((row.comment for row in attempt.rows if row.comment), "")
     if class_ == "cancelled" and comment:
         return f"; comment of an administrator: {comment}"
