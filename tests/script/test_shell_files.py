@@ -26,7 +26,8 @@ def find_folder(script: str) -> str:
 
 
 def read_contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in folder.iterdir()}
+    # Another process may rename its draft, a hidden file, at any moment.
+    return {path.name: path.read_text() for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def read_shipped() -> dict[str, str]:
