@@ -6,7 +6,7 @@ import itertools
 import re
 import tomllib
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from re import _parser as parser  # type: ignore[attr-defined]  # the parser of `re` itself: no second one
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -102,6 +102,12 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
         text: The line, without prefixes and terminal escapes.
         exception: The line is the exception of a traceback.
     """
+    return [match._replace(groups=dict(match.groups)) for match in _matches(text, exception)]
+
+
+@lru_cache(maxsize=64)
+def _matches(text: str, exception: bool) -> tuple[Match, ...]:
+    """Return the matches of a line, which hundreds of ranks may print."""
     lower = text.lower()
     index = _pattern_index()
     # Hundreds of patterns: search only for those of which a rare piece of text is in the line.
@@ -120,7 +126,7 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
         others = {name: match for name, match in found.items() if not match.rule.alone}
         heaviest = max(found, key=lambda name: found[name].rule.weight, default="")
         found = others if others or exception else {heaviest: found[heaviest]}
-    return sorted(found.values(), key=lambda match: -match.rule.weight)
+    return tuple(sorted(found.values(), key=lambda match: -match.rule.weight))
 
 
 def fill_template(template: str, values: dict[str, str]) -> str:
