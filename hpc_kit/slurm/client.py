@@ -117,9 +117,15 @@ class SlurmClient(NamedTuple):
         return EMBEDDED_POLL_SECONDS if self.embedded else SLURM_POLL_SECONDS
 
     def run(self, argv: Sequence[str], *, timeout: float | None = QUERY_SECONDS) -> Completed:
-        """Run a command of Slurm without the user's variables that filter or reshape its output."""
+        """Run a command of Slurm without the user's variables that filter or reshape its output.
+
+        Raises:
+            SlurmUnavailable: SLURM_CONF names a missing file, or the command is missing or does not end in time.
+        """
         from hpc_kit.slurm.command_environment import query_environment
 
+        if not self.embedded:
+            _check_configuration(self.environ)
         return self.runner(argv, timeout=timeout, environ=query_environment(self.environ))
 
     def typed_command(self, hint: str | None) -> str | None:
@@ -206,14 +212,7 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
         return None
     if find_configuration(environ):
         return "system"
-    instead = "name a cluster: --cluster slurm (HPC_KIT_CLUSTER=slurm), or --cluster local for the embedded Slurm"
-    if environ.get("SLURM_CONF"):
-        # Slurm's commands would look for the file for a minute. It may be on a file system that is not mounted.
-        raise SlurmUnavailable(
-            "there is an sbatch here, but its configuration cannot be read",
-            found=f"SLURM_CONF={environ['SLURM_CONF']}",
-            remedy=f"set or unset SLURM_CONF, or {instead}",
-        )
+    _check_configuration(environ)
     # A site's wrapper, or a substitute, may provide sbatch alone.
     if find_command("sinfo", environ) is None:
         return "system"
@@ -224,10 +223,24 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
         raise SlurmUnavailable(
             "there is an sbatch here, but sinfo does not tell whether it has a cluster",
             found=error.found,
-            remedy=f"try again, or {instead}",
+            remedy="try again, or name a cluster: --cluster slurm (HPC_KIT_CLUSTER=slurm), or --cluster local for the "
+            "embedded Slurm",
         ) from error
     is_configured = answer.returncode == 0 or "configuration source" not in answer.stderr
     return "system" if is_configured else None
+
+
+def _check_configuration(environ: Mapping[str, str]) -> None:
+    """Refuse a SLURM_CONF without a file, for which Slurm's commands would look for a minute.
+
+    The file may be on a file system that is not mounted.
+    """
+    if environ.get("SLURM_CONF") and not find_configuration(environ):
+        raise SlurmUnavailable(
+            "the configuration of Slurm cannot be read",
+            found=f"SLURM_CONF={environ['SLURM_CONF']}",
+            remedy="set SLURM_CONF to the file, or unset it; or --cluster local for the embedded Slurm",
+        )
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:

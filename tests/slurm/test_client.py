@@ -8,7 +8,7 @@ import pytest
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import client, cluster_identity
-from hpc_kit.slurm.client import find_slurm
+from hpc_kit.slurm.client import SlurmClient, find_slurm
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import slurm_version_of
 from tests.slurm.test_queries import Slurm, program
@@ -22,8 +22,16 @@ def test_a_named_configuration_needs_no_query(tmp_path: Path) -> None:
     program(tmp_path, "sbatch")
     slurm = Slurm()
     assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm) == "system"
-    with pytest.raises(SlurmUnavailable, match="its configuration cannot be read"):
+    with pytest.raises(SlurmUnavailable, match="the configuration of Slurm cannot be read"):
         find_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm)
+    assert slurm.asked == []
+
+
+def test_a_missing_configuration_is_an_error_at_once(tmp_path: Path) -> None:
+    slurm = Slurm()
+    client = SlurmClient({"PATH": str(tmp_path), "SLURM_CONF": str(tmp_path / "none")}, embedded=False, runner=slurm)
+    with pytest.raises(SlurmUnavailable, match="the configuration of Slurm cannot be read"):
+        client.run(["squeue"])
     assert slurm.asked == []
 
 

@@ -229,7 +229,7 @@ def test_a_controller_that_does_not_answer_is_an_error() -> None:
 
 def test_variables_that_change_the_output_are_not_passed_to_commands() -> None:
     slurm = Slurm(squeue=read_recorded("squeue"))
-    kept = {"SLURM_CONF": "c", "A": "b", "SQUEUE_FEDERATION": "1", "SACCT_FEDERATION": "1"}
+    kept = {"SLURM_CONF": __file__, "A": "b", "SQUEUE_FEDERATION": "1", "SACCT_FEDERATION": "1"}
     environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SCANCEL_STATE": "R"}
     query_jobs(slurm, ["273"], environ | kept)
     assert slurm.environs == [kept | {"SLURM_BITSTR_LEN": "0"}]

@@ -82,7 +82,7 @@ def test_an_sbatch_without_configuration_is_no_slurm(
 def test_a_login_node_that_cannot_read_its_configuration_trains_nothing(project: Path, slurm: dict[str, str]) -> None:
     """The file may be on a file system that is not mounted."""
     environ = {**slurm, "SLURM_CONF": str(project / "missing.conf")}
-    with pytest.raises(SlurmUnavailable, match="its configuration cannot be read"):
+    with pytest.raises(SlurmUnavailable, match="the configuration of Slurm cannot be read"):
         default_cluster(project, environ)
     assert default_cluster_name(project, environ) == "slurm"
 

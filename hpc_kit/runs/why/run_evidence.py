@@ -14,7 +14,7 @@ from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.evidence import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
 from hpc_kit.runs.why.log_collector import add_file
 from hpc_kit.runs.why.log_reader import Line, LogFile, seconds_of_year
-from hpc_kit.runs.why.rules import match_line
+from hpc_kit.runs.why.rules import Match, rule_named
 from hpc_kit.runs.why.slurm_tables import JobRow
 from hpc_kit.runs.why.verdicts import UNKNOWN, Verdict
 from hpc_kit.slurm.nodelist import expand, fold
@@ -145,7 +145,7 @@ def add_first_failure(folder: Path, evidence: Evidence) -> None:
     text = f"rank {marker.rank} exited with code {marker.exit_code}"
     line = _marker_line(folder, marker, host, text)
     attempt = evidence.attempts - 1
-    match = specify_exit_code(match_line(text)[0])
+    match = specify_exit_code(Match(rule_named("exit-code"), {"code": str(marker.exit_code)}))
     evidence.events.append(
         Event(match.rule, match.groups, line, marker.rank, host, attempt, len(evidence.events), LINE)
     )
@@ -159,7 +159,7 @@ def add_first_failure(folder: Path, evidence: Evidence) -> None:
 def _add_awaited_rank(folder: Path, marker: FirstFailure, host: str | None, evidence: Evidence) -> None:
     """Add a rank for which other ranks waited in vain. It has no exit code of its own."""
     line = _marker_line(folder, marker, host, f"hpc-kit: rank {marker.rank} was awaited: {marker.reason}")
-    match = match_line(line.body)[0]
+    match = Match(rule_named("awaited-rank"), {"rank": str(marker.rank), "reason": marker.reason})
     attempt = evidence.attempts - 1
     # Order -1: the ranks that waited report their errors later.
     evidence.events.append(Event(match.rule, match.groups, line, marker.rank, host, attempt, -1, SYSTEM))
