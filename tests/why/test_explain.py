@@ -1854,3 +1854,28 @@ def test_a_mismatch_that_names_no_other_rank_blames_none(tmp_path: Path) -> None
     log = "".join(f"{rank}: started\n" for rank in range(4)) + error + "srun: error: n2: task 2: Aborted\n"
     verdict = why(tmp_path, job_log=log)
     assert (verdict.class_, verdict.rank) == ("collective-shapes", None)
+
+
+def test_a_lost_infiniband_peer_is_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
+    lost = "RuntimeError: NCCL error: remote process exited or there was a network error\nncclRemoteError: a call failed\n"
+    lost += "Last error:\nNET/IB: Got completion from peer 10.0.0.7<44706> with status=5 opcode=1 len=0 vendor err 249\n"
+    failed = TRACEBACK.format(error="RuntimeError: CUDA error: an illegal memory access was encountered")
+    logs = {f"rank__{rank}_log": STEPS + TRACEBACK.format(error=lost) for rank in (0, 1)}
+    assert why(tmp_path, **logs).class_ == "nccl-infiniband"
+    verdict = why(tmp_path, **logs, rank__2_log=STEPS + failed)
+    assert (verdict.class_, verdict.rank) == ("cuda-error", 2)
+
+
+def test_files_that_a_full_disk_left_missing(tmp_path: Path) -> None:
+    full = 'rsync: [receiver] write failed on "/local/7/b.tar": No space left on device (28)\n'
+    missing = TRACEBACK.format(error="FileNotFoundError: /local/{}/c.tar")
+    assert why(tmp_path, job_log=full + missing.format(7)).class_ == "disk-full"
+    assert why(tmp_path, job_log=full + missing.format(8)).class_ == "missing-file"
+
+
+def test_agents_that_meet_a_closed_rendezvous(tmp_path: Path) -> None:
+    closed = TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousClosedError")
+    verdict = why(tmp_path, job_log=closed * 2 + "srun: error: n1: task 0: Exited with exit code 1\n")
+    assert (verdict.class_, verdict.confidence) == ("rendezvous", "likely")
+    failed = STEPS + TRACEBACK.format(error="KeyError: 'labels'")
+    assert why(tmp_path, job_log=failed + closed).class_ == "python-exception"

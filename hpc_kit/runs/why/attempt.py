@@ -12,6 +12,7 @@ from hpc_kit.runs.why.evidence import (
     FATAL,
     KERNEL,
     LINE,
+    NOT_WRITTEN,
     SYSTEM,
     VICTIMS,
     WARNING,
@@ -474,18 +475,29 @@ def explains(event: Event, other: Event) -> bool:
         and other.rule.class_ in event.rule.explains
         and other.rule is not event.rule
         and not (other.rule.kind == "cause" and event.rule.class_ in other.rule.explains)
-    ) or _failed_above(event, other)
+    ) or (event.rule.kind == "cause" and (_failed_above(event, other) or _was_lost_peer(event, other)))
 
 
 def _failed_above(event: Event, other: Event) -> bool:
-    """Return whether an error about a folder came before that of a file which was missing there."""
+    """Return whether an error about a folder, or a file that could not be written, left a file missing there."""
     above, path = event.groups.get("path", ""), other.groups.get("path", "")
+    folder = above.rpartition("/")[0] if event.rule.class_ in NOT_WRITTEN else above.rstrip("/")
     return (
         other.rule.class_ == "missing-file"
         and event.rule.class_ != "missing-file"
-        and event.rule.kind == "cause"
         and above.startswith("/")
-        and path.startswith(above.rstrip("/") + "/")
+        and path.startswith(folder + "/")
+    )
+
+
+def _was_lost_peer(event: Event, other: Event) -> bool:
+    """Return whether a rank lost its InfiniBand connection because another rank had failed by itself."""
+    return (
+        other.rule.name == "nccl-infiniband"
+        and "peer" in other.groups
+        and event.strength >= SYSTEM
+        and event.rank not in {None, other.rank}
+        and event.rule.class_ not in {other.rule.class_, *other.rule.explains}
     )
 
 
