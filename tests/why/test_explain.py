@@ -1857,8 +1857,12 @@ def test_a_mismatch_that_names_no_other_rank_blames_none(tmp_path: Path) -> None
 
 
 def test_a_lost_infiniband_peer_is_the_rank_that_failed_by_itself(tmp_path: Path) -> None:
-    lost = "RuntimeError: NCCL error: remote process exited or there was a network error\nncclRemoteError: a call failed\n"
-    lost += "Last error:\nNET/IB: Got completion from peer 10.0.0.7<44706> with status=5 opcode=1 len=0 vendor err 249\n"
+    lost = (
+        "RuntimeError: NCCL error: remote process exited or there was a network error\nncclRemoteError: a call failed\n"
+    )
+    lost += (
+        "Last error:\nNET/IB: Got completion from peer 10.0.0.7<44706> with status=5 opcode=1 len=0 vendor err 249\n"
+    )
     failed = TRACEBACK.format(error="RuntimeError: CUDA error: an illegal memory access was encountered")
     logs = {f"rank__{rank}_log": STEPS + TRACEBACK.format(error=lost) for rank in (0, 1)}
     assert why(tmp_path, **logs).class_ == "nccl-infiniband"
