@@ -410,7 +410,7 @@ def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
         minute: Seconds of a minute of this Slurm.
     """
     lead = 5 + 2 * (undisturbed.start + undisturbed.end)
-    minutes = math.ceil((lead + 5 + 3 * undisturbed.start) / minute)
+    minutes = math.ceil((lead + 5 + 5 * undisturbed.start) / minute)
     until_signal = minutes * minute - lead
     return {
         "resources.time": str(minutes),
