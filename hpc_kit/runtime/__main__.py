@@ -81,7 +81,8 @@ def main(words: list[str]) -> None:
         if os.getpid() != process:  # a process that the program has forked is no rank
             if code:
                 _print_error(error)
-            raise SystemExit(code) from None
+                shutdown.exit_forked(code)
+            return
         is_recorded = _record_stop(code)
         if rank is not None:
             first_failure.record_failure(error, rank)

@@ -512,6 +512,9 @@ if os.fork() == 0:
     sys.exit(3)
 print(code, os.waitstatus_to_exitcode(os.wait()[1]))
 dist.init_process_group("gloo")
+if os.fork() == 0:
+    sys.exit(4)  # does not wait for the threads of the group, which the rank alone has
+os.wait()
 """
 
 
