@@ -65,7 +65,7 @@ _NO_GPU = (
 
 def main(words: list[str]) -> None:
     """Run the program that `words` names, and return after its normal end."""
-    rank, ranks_by = None, "launcher"
+    rank, ranks_by, process = None, "launcher", os.getpid()
     try:
         words, ranks_by = _parse_options(words)
         command = program.ProgramCommand.read(words)
@@ -78,6 +78,11 @@ def main(words: list[str]) -> None:
         _run_as_rank(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         code = first_failure.exit_code(error)
+        if os.getpid() != process:  # a process that the program has forked is no rank
+            if code:
+                _print_error(error)
+                shutdown.exit_forked(code)
+            return
         is_recorded = _record_stop(code)
         if rank is not None:
             first_failure.record_failure(error, rank)
@@ -206,11 +211,14 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
 
 
 def _run_program(command: program.ProgramCommand) -> None:
+    process = os.getpid()
     try:
         command.run()
     except SystemExit as stop:
         if first_failure.exit_code(stop):
             raise
+    if os.getpid() != process:  # only the rank itself leaves the other ranks
+        raise SystemExit(0)
     if "torch.distributed" in sys.modules:
         shutdown.destroy_process_group()
         shutdown.wait_for_gloo_threads()  # the program may have destroyed the group itself

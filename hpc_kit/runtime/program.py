@@ -8,12 +8,14 @@ import runpy
 import shutil
 import sys
 from dataclasses import dataclass
-from importlib.abc import InspectLoader
-from importlib.machinery import SourceFileLoader
+from importlib.abc import FileLoader, InspectLoader
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import get_importer
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
+from zipimport import zipimporter
 
 from hpc_kit.errors import SpecError
 
@@ -40,15 +42,15 @@ class ProgramCommand:
         Raises:
             SpecError: There is no program, or its file is missing.
         """
-        words = _strip_own_python(words)
+        given, words = words, _strip_own_python(words)
         if words[:1] == ["-m"] and len(words) > 1:
             return cls("module", words[1], tuple(words[2:]))
         if not words or words[0] == "-m":
             raise SpecError("no program is named", remedy="python -m hpc_kit.runtime PROGRAM.py, or -m MODULE")
         name, *arguments = words
         path = Path(name)
-        is_python = path.suffix in {".py", ".pyz"} or (path / "__main__.py").is_file()
-        # A file that is not executable is meant for the interpreter, as for torchrun and python.
+        is_python = path.suffix in {".py", ".pyz"} or (path / "__main__.py").is_file() or len(words) < len(given)
+        # A file that is not executable is meant for the interpreter, as for torchrun.
         if is_python or (path.is_file() and not os.access(path, os.X_OK)):
             if not path.exists():
                 raise SpecError(f"there is no {name}", found=f"in {Path.cwd()}", remedy="the path of the program")
@@ -80,13 +82,15 @@ class ProgramCommand:
             _run_module(self.name)
             return
         path = Path(self.name).absolute()
-        if self.name.endswith(".pyz"):
-            _set_first_folder(None)
-            runpy.run_path(str(path), run_name="__main__")
-        elif path.is_dir():
+        if path.is_dir():
             _set_first_folder(None)
             sys.path.insert(0, str(path))  # also with PYTHONSAFEPATH
             _run_file(path / "__main__.py")
+        elif isinstance(archive := get_importer(str(path)), zipimporter):
+            _set_first_folder(None)
+            sys.path.insert(0, str(path))
+            file, spec = archive.get_filename("__main__"), archive.find_spec("__main__")
+            _run_main(archive.get_code("__main__"), archive, __file__=file, __package__="", __spec__=spec)
         else:
             _set_first_folder(path.resolve().parent)
             _run_file(path)
@@ -127,8 +131,15 @@ def _run_module(name: str) -> None:
 
 
 def _run_file(path: Path) -> None:
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    _run_main(code, SourceFileLoader("__main__", str(path)), __file__=str(path), __cached__=None)
+    loader: FileLoader = SourceFileLoader("__main__", str(path))
+    code: CodeType | None
+    if path.suffix == ".pyc":
+        loader = SourcelessFileLoader("__main__", str(path))
+        code = loader.get_code("__main__")
+        assert code is not None  # noqa: S101 (only packages and extension modules have none)
+    else:
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    _run_main(code, loader, __file__=str(path), __cached__=None)
 
 
 def _run_main(code: CodeType, loader: object, **attributes: object) -> None:

@@ -162,6 +162,12 @@ def exit_rank(code: int) -> NoReturn:
     _flush_and_terminate(code)
 
 
+def exit_forked(code: int) -> NoReturn:
+    """End a process that a rank has forked like a rank that has failed, but do not end the other ranks."""
+    _abort.clear()
+    exit_rank(code)
+
+
 def _flush_and_terminate(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

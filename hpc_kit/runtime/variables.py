@@ -43,7 +43,7 @@ TORCH_VARIABLES = {
 NODE_RANK = "NODE_RANK"
 """Another name of GROUP_RANK. Composer and Lightning read it; torchrun does not set it."""
 
-RANK_VARIABLES = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", NODE_RANK
+RANK_VARIABLES = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", NODE_RANK
 """Variables by which a program sees that a launcher has started it as one rank."""
 
 _MOST_DIGITS = 18

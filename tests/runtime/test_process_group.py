@@ -22,7 +22,7 @@ from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.torch_environment import environment_set, torch_variables
 from tests.runtime.launches import Step, captured_case
 
-NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_one_process_gets_a_process_group_which_is_destroyed_at_the_end() -> Non
             None,
         )
         assert (dist.get_world_size(), numbers.tolist()) == (1, [1.0, 1.0, 1.0])
-        assert [os.environ[name] for name in NAMES] == ["0", "1", "0", "1", "0", "0"]
+        assert [os.environ[name] for name in NAMES] == ["0", "1", "0", "1", "0", "1", "0"]
         assert (os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
         assert isinstance(world, hpc_kit.World)
     assert not dist.is_initialized()
@@ -197,6 +197,7 @@ def test_a_command_gets_the_first_port_and_does_its_own_rendezvous() -> None:
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
         "NODE_RANK": "1",
         "MASTER_ADDR": "n1",
         "MASTER_PORT": str(world.master_port),

@@ -500,6 +500,32 @@ def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
     assert [task.out for task in launch.tasks] == [f"set by the program False\n{rank} 2\n" for rank in range(2)]
 
 
+FORKED = """
+import os, sys, time
+if os.fork() == 0:
+    if os.environ["RANK"] == "0": raise ValueError("in the child")
+    sys.exit(0)
+code = os.waitstatus_to_exitcode(os.wait()[1])
+if os.environ["RANK"] == "1": time.sleep(2)
+import torch.distributed as dist
+if os.fork() == 0:
+    sys.exit(3)
+print(code, os.waitstatus_to_exitcode(os.wait()[1]))
+dist.init_process_group("gloo")
+if os.fork() == 0:
+    sys.exit(4)  # does not wait for the threads of the group, which the rank alone has
+os.wait()
+"""
+
+
+def test_a_process_that_the_program_forks_is_no_rank(launch: Launch) -> None:
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(FORKED))
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == ["1 3\n", "0 3\n"]
+    assert launch.tasks[0].err.count("ValueError: in the child") == 1
+    assert read_first_failure(launch.run) is None
+
+
 @pytest.mark.slow
 def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN))

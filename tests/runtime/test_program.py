@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -71,6 +73,20 @@ def test_a_program_runs_as_under_python(
     seen = capfd.readouterr().out.splitlines()
     python = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=folder)
     assert seen == python.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["run", "app.zip", "tool.pyc", "none"])
+def test_python_runs_any_file(name: str, folder: Path) -> None:
+    (folder / "tool.py").write_text("import sys\nprint(__name__, sys.argv, sys.path[0])\n")
+    (folder / "run").write_bytes((folder / "tool.py").read_bytes())
+    (folder / "run").chmod(0o755)
+    py_compile.compile(str(folder / "tool.py"), cfile="tool.pyc")
+    with ZipFile("app.zip", "w") as archive:
+        archive.write("run", "__main__.py")
+    python = [sys.executable, name, "x"]
+    started = [sys.executable, "-P", "-m", "hpc_kit.runtime", *python]
+    done, plain = (subprocess.run(each, capture_output=True, text=True, cwd=folder) for each in (started, python))
+    assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode), done.stderr
 
 
 @pytest.mark.parametrize("words", [["sub/train.py"], ["-m", "tool"], ["-m", "app"]])

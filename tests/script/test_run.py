@@ -143,12 +143,12 @@ def test_values_reach_the_program_unchanged(run: Run, project: Path) -> None:
 
 
 def test_a_standalone_script_gives_each_task_its_rank(run: Run, project: Path) -> None:
-    names = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
+    names = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT"
     program = "for name in " + names + '; do printf "%s " "${!name}"; done >rank-$RANK'
     done = run("bash", "-c", program, standalone=True, set={"resources.nodes": 2}, TASKS="0 1 2 3")
     assert (done.returncode, done.stderr) == (0, "")
     port = 10000 + (7 * 31) % 20000
-    expected = [f"{rank} {rank % 2} {rank // 2} 4 2 n1 {port} " for rank in range(4)]
+    expected = [f"{rank} {rank % 2} {rank // 2} 4 2 2 n1 {port} " for rank in range(4)]
     assert [(project / f"rank-{rank}").read_text() for rank in range(4)] == expected
 
 

@@ -35,7 +35,8 @@ def job_identity(environ: Mapping[str, str]) -> str:
     if known := [name for name in names if name not in {"", "none"}]:  # none: torchrun without --rdzv-id
         return " ".join(known)
     # torchrun is the parent of all workers of its host.
-    return f"pid {os.getppid()}" if environ.get("GROUP_WORLD_SIZE") == "1" else ""
+    is_alone = environ.get("TORCHELASTIC_RUN_ID") and environ.get("GROUP_WORLD_SIZE") == "1"
+    return f"pid {os.getppid()}" if is_alone else ""
 
 
 def attempt_numbers(environ: Mapping[str, str]) -> str:

@@ -37,6 +37,7 @@ def test_a_torchrun_without_a_run_id_is_identified_by_its_parent() -> None:
     alone = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}
     assert job_identity(alone) == f"pid {os.getppid()}"
     assert job_identity({**alone, "GROUP_WORLD_SIZE": "2"}) == job_identity({}) == ""
+    assert job_identity({"GROUP_WORLD_SIZE": "1"}) == ""  # set by the runtime
 
 
 def test_two_trainings_do_not_write_to_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
