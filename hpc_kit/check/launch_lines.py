@@ -566,7 +566,8 @@ class LaunchLine(NamedTuple):
         if self.multiplier is not None:
             return program.kind != "srun" and program.words[-1].text not in {"--version", "-V", "--help"}
         if program.kind == "program":
-            return _TRAINING_NAME.search(program.name) is not None
+            own_devices = any(each.name == "CUDA_VISIBLE_DEVICES" for each in self.command.syntax.assignments)
+            return _TRAINING_NAME.search(program.name) is not None or (own_devices and not runs_forever(program.texts))
         return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
 
     @property

@@ -13,6 +13,8 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.python_code import chosen_device
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.steps import waits_inside_loop
+from hpc_kit.slurm.sizes import read_gpu_counts
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _BEYOND_FIRST_NODE = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
@@ -27,7 +29,8 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     """The script sets CUDA_VISIBLE_DEVICES.
 
     Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
-    fewer GPUs than the job has leaves the rest idle, and so do two programs at the same time on one GPU. An empty one,
+    fewer GPUs than the job has leaves the rest idle, and so do two programs at the same time on one GPU, also if a loop
+    starts them with `--device cuda:0`. An empty one,
     or `--device cpu`, leaves all of them idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves
     every task but the first without a GPU. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first node (an
     error). The rule ignores a script that divides its GPUs among programs, and lines with a comment that names a
@@ -39,6 +42,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     """
     yield from _hidden_devices(script)
     yield from _shared_device(script)
+    yield from _same_device_in_loop(script)
     for each in script.assignments_of(*_VISIBLE_DEVICES):
         text = each.value.text
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
@@ -83,6 +87,23 @@ def _shared_device(script: BatchScript) -> Iterator[Problem]:
         if first.value.text == second.value.text and not waits:
             what = f"line {launch.line} uses GPU {first.value.text} at the same time, and the rest of the GPUs is idle"
             yield Problem(second.value, what, "give each program a GPU of its own", (launch.line, script.line_of_gpus))
+            return
+
+
+def _same_device_in_loop(script: BatchScript) -> Iterator[Problem]:
+    """Find programs that a loop starts at the same time, with the same number of a GPU in their arguments."""
+    gpus = script.size.gpus_per_node or read_gpu_counts(script.options).total or 0
+    if gpus < 2 or script.assignments_of(*_VISIBLE_DEVICES) or script.sources_files:
+        return
+    for launch in script.training:
+        device = launch.argument(*_DEVICE_OPTIONS)
+        named = device is not None and device.is_known and re.fullmatch(r"(?:cuda|gpu)(?::\d)?", device.text)
+        if device is None or not named or not launch.command.in_background or launch.multiplier is not None:
+            continue
+        if launch.in_loop and not waits_inside_loop(script, launch.command):
+            what = f"each program of this loop uses {device.text} at the same time, and the rest of the GPUs is idle"
+            remedy = "count the programs, and write CUDA_VISIBLE_DEVICES=$((n % GPUS)) before each"
+            yield Problem(device, what, remedy, (script.line_of_gpus,))
             return
 
 

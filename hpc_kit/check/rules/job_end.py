@@ -433,11 +433,13 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
     """The source of a copy is deleted, whether the copy succeeded or not.
 
     `tar -cf archive.tar data ; rm -rf data` deletes the data also if the disk was full. The rule finds an `rm -r` right
-    behind the command that copies its folder, and ignores folders of the job or for temporary files.
+    behind the command that copies its folder, and ignores folders of the job or for temporary files. `rsync --delete`
+    into the folder of the job deletes everything there that is not in its source: the program, too.
 
-    Fix: `tar -cf archive.tar data && rm -rf data`, or `set -e` at the top.
-    Documented: bash(1), Lists and set -e.
+    Fix: `tar -cf archive.tar data && rm -rf data`, or `set -e` at the top. For results: rsync without --delete.
+    Documented: bash(1), Lists and set -e; rsync(1), --delete.
     """
+    yield from _mirrored_over_project(script)
     for step in script.batch_commands:
         block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
         before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
@@ -451,6 +453,21 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
                 what = f"this deletes {target} also if {before.name} in line {before.line} failed"
                 yield Problem(step, what, f"write {before.name} ... && rm ..., or set -e at the top", (before.line,))
                 break
+
+
+_PROJECT = re.compile(r"\.|~|\$\{?(?:SLURM_SUBMIT_DIR|HOME|OLDPWD)\}?")
+
+
+def _mirrored_over_project(script: BatchScript) -> Iterator[Problem]:
+    """Find `rsync --delete` of something into the folder from which the job was submitted, or into the home folder."""
+    for step in script.batch_commands:
+        if step.name != "rsync" or not any(re.match("--del(ete|$)", text) for text in step.texts):
+            continue
+        target = _path_of(step.syntax.words[-1]).rstrip("/")
+        is_copy_of_it = any(target in _copied_paths(each) for each in script.batch_commands if each is not step)
+        if _PROJECT.fullmatch(target) and not is_copy_of_it:
+            what = f"this deletes everything in {target} that is not in the source: the program, too"
+            yield Problem(step, what, "write rsync without --delete, or into a folder of its own", certain=True)
 
 
 def _copied_paths(step: TracedCommand) -> set[str]:

@@ -325,9 +325,9 @@ def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]
 
 
 _LISTED = re.compile(r"\bls\s([^|]*)\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
-_UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\]\*)"
+_UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\][*+]|\\d\+)"
 _AS_TEXT = re.compile(
-    rf"\b(?:ls|find|printf|echo)\b[^|]*?({_UNPADDED})[^|]*"
+    rf"\b(?:ls|find|printf|echo|grep)\b[^|]*?({_UNPADDED})[^|]*"
     r"(?:(?:\|\s*sort(?:\s+-[nu]+)?\s*)?\|\s*tail|\|\s*sort\s+-[nu]*r[nu]*\s*\|\s*head)\s+(?:-n\s*|-)1\b"
 )
 """The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""

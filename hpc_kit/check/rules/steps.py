@@ -277,7 +277,7 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
             certain = endless and used != _MEMORY
             yield Problem(srun, f"the step in line {other.line} has {used}: {effect}", remedy, (other.line,), certain)
         if step.in_background:
-            again = _calls_at_once(script, step) if not launch.in_loop else not _waits_inside(script, step)
+            again = _calls_at_once(script, step) if not launch.in_loop else not waits_inside_loop(script, step)
             if again and (used := claim.blocks(claim, job)):
                 what = f"each of these steps has {used}: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
@@ -367,7 +367,7 @@ def _calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
     return (function.name, function.name) in pairwise(names)
 
 
-def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
+def waits_inside_loop(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the loop around a command waits in its body, itself or in a program that gets the process."""
     inside = [other for other in script.commands if any(map(other.is_inside, step.compounds))]
     gets = any(other.words and part.raw == "$!" for other in inside for part in other.syntax.parts)
