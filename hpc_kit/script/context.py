@@ -264,9 +264,12 @@ def container_command(resolved: Resolved) -> tuple[str, ...]:
 
 
 def runtime_arguments(resolved: Resolved) -> tuple[str, ...]:
-    """Return the words behind `python -m hpc_kit.runtime`: a file or a `-m` module, which it runs, or a command."""
+    """Return the words behind `python -m hpc_kit.runtime`: a file or a `-m` module, which it runs, or a command.
+
+    Another file than one of Python stays behind its interpreter, because it could be a command.
+    """
     interpreter, *rest = resolved.argv
-    own = interpreter == resolved.python and bool(rest) and (rest[0] == "-m" or not rest[0].startswith("-"))
+    own = interpreter == resolved.python and (rest[:1] == ["-m"] or "".join(rest[:1]).endswith(".py"))
     return tuple(rest) if own else resolved.argv
 
 

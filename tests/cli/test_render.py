@@ -59,6 +59,7 @@ def test_a_program_without_a_job_file_is_rendered(kit: Kit) -> None:
         (["train.py"], "train", "{python} -P -m hpc_kit.runtime train.py"),
         (["python", "-m", "pkg.train"], "pkg.train", "{python} -P -m hpc_kit.runtime -m pkg.train"),
         (["python", "-u", "train.py"], "train", "{python} -P -m hpc_kit.runtime {python} -u train.py"),
+        (["python", "train"], "train", "{python} -P -m hpc_kit.runtime {python} train"),
         (["./bin/go", "x"], "go", "{python} -P -m hpc_kit.runtime ./bin/go x"),
     ],
 )
