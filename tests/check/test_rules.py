@@ -1716,6 +1716,7 @@ BAD = [
     Bad("KIT311", HEAD + "#SBATCH --gres=gpu:1\npython t.py --no_cuda\n", 2, W, "does not use them"),
     Bad("KIT402", HEAD + "docker run -d --rm image python t.py\n", 2, E, "the job ends immediately"),
     Bad("KIT432", HEAD + "L=$(ls -d o/checkpoint-* | sort -n | tail -1)\npython t.py --resume $L\n", 2, W, "as text"),
+    Bad("KIT406", HEAD + "set -e\nn=$(grep -c unk hyp.txt)\necho $n\n", 3, W, "grep -c returns 1"),
     Bad("KIT432", HEAD + "L=$(ls o | grep -E '^step_[0-9]+' | sort | tail -n 1)\npython t.py $L\n", 2, W, "as text"),
     Bad(
         "KIT407",
@@ -1825,6 +1826,8 @@ GOOD = [
     ("KIT133", HEAD + "#SBATCH -p a100\n# submit with: sbatch --gpus=4 this.sh\npython t.py\n"),
     ("KIT421", HEAD + "while true; do python t.py && break; done\npython u.py\n"),
     ("KIT406", HEAD + "set -e\nn=0\n((n++)) || true\n"),
+    ("KIT406", HEAD + "set -e\nn=$(grep -c unk hyp.txt || true)\nm=$(grep -c a b) || m=0\n"),
+    ("KIT406", HEAD + "n=$(grep -c unk hyp.txt)\n"),
     ("KIT407", HEAD + "cp -r out results\nrm -rf other\n"),
     ("KIT407", HEAD + 'rsync -a "$SLURM_SUBMIT_DIR/" "$L/"\nrsync -a --delete "$L/" "$SLURM_SUBMIT_DIR/"\n'),
     ("KIT407", HEAD + 'rsync -a --delete "$L/" "$SLURM_SUBMIT_DIR/results/"\n'),

@@ -1883,3 +1883,56 @@ def test_agents_that_meet_a_closed_rendezvous(tmp_path: Path) -> None:
     assert (verdict.class_, verdict.confidence) == ("rendezvous", "likely")
     failed = STEPS + TRACEBACK.format(error="KeyError: 'labels'")
     assert why(tmp_path, job_log=failed + closed).class_ == "python-exception"
+
+
+SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=2\n{line}\necho started\n"
+COMPLETED = "JobID|State|ExitCode\n8|COMPLETED|0:0\n8.0|{step}|0:0\n"
+
+
+def test_a_fault_of_the_script_explains_what_the_logs_leave_open(tmp_path: Path) -> None:
+    loop = SCRIPT.format(line="while read -r lr; do\n  srun -n1 python one.py $lr\ndone <grid.txt")
+    verdict = why(tmp_path, job_log=STEPS, sacct_txt=COMPLETED.format(step="COMPLETED"), job__sh=loop)
+    assert verdict.cause.startswith("did not fail") and "line 4 of its script is wrong" in verdict.cause
+    assert verdict.confidence == "likely"
+    failed = TRACEBACK.format(error="KeyError: 'labels'")
+    rows = "JobID|State|ExitCode\n8|FAILED|1:0\n"
+    assert why(tmp_path, job_log=STEPS + failed, sacct_txt=rows).class_ == "python-exception"
+
+
+def test_steps_that_a_script_leaves_behind(tmp_path: Path) -> None:
+    cancelled = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+    cancelled += "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2026-11-27T16:26:44 ***\n"
+    script = SCRIPT.format(line="srun python train.py &")
+    rows = COMPLETED.format(step="CANCELLED")
+    verdict = why(tmp_path, job_log=STEPS + cancelled, sacct_txt=rows, job__sh=script)
+    assert "in the background without a wait" in verdict.cause
+    verdict = why(tmp_path, job_log=STEPS, sacct_txt=COMPLETED.format(step="COMPLETED"), job__sh=script)
+    assert verdict.cause.startswith("did not fail") and "script is wrong" not in verdict.cause
+
+
+def test_a_host_that_ranks_look_for_until_the_end(tmp_path: Path) -> None:
+    line = "[W1127 16:3{}:35.054 socket.cpp:764] [c10d] The IPv6 network addresses of (gone, 29624) cannot be retrieved"
+    line += " (gai error: -2 - Name or service not known).\n"
+    end = "slurmstepd: error: *** JOB 23 ON n1 CANCELLED AT 2026-11-27T16:42:32 ***\n"
+    rows = "JobID|State|ExitCode\n23|CANCELLED by 20117|0:0\n"
+    tries = "".join(line.format(minute) for minute in range(8))
+    assert why(tmp_path, job_log=tries + end, sacct_txt=rows).class_ == "name-resolution"
+    # A healthy start prints some of them, too.
+    assert why(tmp_path, job_log=line.format(0) * 8 + end, sacct_txt=rows).class_ == "cancelled"
+    assert why(tmp_path, job_log=tries + STEPS + end, sacct_txt=rows).class_ == "cancelled"
+
+
+def test_an_environment_variable_that_no_one_exports(tmp_path: Path) -> None:
+    frames = '  File "/home/u/train.py", line 9, in main\n    root = os.environ["DATA"]\n  File "{}", line 679, in {}\n'
+    start, end = "Traceback (most recent call last):\n", "KeyError: 'DATA'\n"
+    verdict = why(tmp_path, job_log=start + frames.format("<frozen os>", "__getitem__") + end)
+    assert (verdict.class_, "no environment variable DATA" in verdict.cause) == ("unbound-variable", True)
+    verdict = why(tmp_path, job_log=start + frames.format("/home/u/table.py", "__getitem__") + end)
+    assert verdict.class_ == "python-exception"
+
+
+def test_a_loader_without_batches(tmp_path: Path) -> None:
+    log = "rank 0: 0 batches per epoch\nepoch 0 loss 0.0\ndone\n"
+    rows = COMPLETED.format(step="COMPLETED")
+    assert why(tmp_path, job_log=log, sacct_txt=rows).class_ == "no-training"
+    assert why(tmp_path, job_log="10 batches per epoch\nepoch 0 loss 0.1\n", sacct_txt=rows).class_ == "no-failure"

@@ -656,11 +656,12 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
 
     An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
     first count ends the script, after the first step of a loop. `read -d ''` reads to the end of its input, and returns
-    1 there.
+    1 there. `n=$(grep -c PATTERN FILE)` returns 1 if the count is 0 (a warning).
 
-    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`.
-    Documented: bash(1), Compound Commands, read and set -e.
+    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
+    Documented: bash(1), Compound Commands, read and set -e; grep(1), Exit Status.
     """
+    yield from _count_of_grep(script)
     for step in script.batch_commands:
         whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
         if whole and step.errexit and not step.position.is_chained and not step.in_condition():
@@ -680,3 +681,14 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
             what = f"the first time, this returns 1, and set -e ends the script: {name} is 0"
             edits = (Edit(number, line.index(f"{name}++") + 1, f"{name}++", f"++{name}"),)
             yield Problem(Origin(number), what, f"write {name}=$(({name} + 1))", (before[-1].line,), edits=edits)
+
+
+def _count_of_grep(script: BatchScript) -> Iterator[Problem]:
+    """Find `n=$(grep -c ...)`, whose status is that of grep."""
+    for step in script.batch_commands:
+        if step.words or not step.errexit or step.position.is_chained or step.in_condition():
+            continue
+        for part in step.substitutions:
+            if re.fullmatch(r"\s*grep\s(?:-\S+\s+)*?(?:-\w*c\w*|--count)\s[^|;&]*", part.text):
+                what = "grep -c returns 1 if no line matches, and set -e ends the script without a message"
+                yield Problem(part.origin, what, "write || true behind grep", (step.options["errexit"],), certain=False)

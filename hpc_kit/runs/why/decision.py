@@ -15,6 +15,7 @@ from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICT
 from hpc_kit.runs.why.failure_place import place_of
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
 from hpc_kit.runs.why.rules import DIRECT, fill_template
+from hpc_kit.runs.why.script_faults import add_script_fault
 from hpc_kit.runs.why.verdicts import (
     NO_FAILURE,
     Verdict,
@@ -71,7 +72,7 @@ ORDER_GRACE = 60.0
 def decide(evidence: Evidence) -> Verdict:
     """Return the cause of the last attempt of a job."""
     attempt = Attempt(evidence)
-    verdict = _answer(attempt)
+    verdict = add_script_fault(attempt, _answer(attempt))
     verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
     return verdict
 
@@ -447,6 +448,8 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         and not (event.is_survived and _left_value_missing(event, culprit))
     ):
         return False
+    if culprit.rule.class_ in {"time-limit", "cancelled"} and _tried_to_the_end(attempt, event):
+        return True
     if culprit.rule.class_ == "time-limit" and (event.progress or event.strength == WARNING):
         return False
     if culprit.rule.name == "python-exception" and had_progress_between(event, culprit):
@@ -470,6 +473,19 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         or _left_value_missing(event, culprit)
         or (culprit.rule.class_ == "late-rank" and event.rank == culprit.rank and _ends_rank(event, culprit))
     )
+
+
+def _tried_to_the_end(attempt: Attempt, event: Event) -> bool:
+    """Return whether ranks looked for a host in vain until the end of the job. A healthy start has a few warnings."""
+    if event.rule.class_ != "name-resolution" or event.progress or event.lines_after > LAST_LINES:
+        return False
+    times = [each.line.time for each in attempt.named(event.rule.name) if each.line.time is not None]
+    return len(times) > _MANY_TRIES and max(times) - min(times) >= _LONG_TRIES
+
+
+_MANY_TRIES = 5
+_LONG_TRIES = 20.0
+"""Seconds."""
 
 
 def _ends_rank(event: Event, culprit: Event) -> bool:

@@ -64,6 +64,10 @@ _WRONG_ARGUMENTS = re.compile(
     r"|takes .*positional arguments? but).*)"
 )
 
+_KEY = re.compile(r"KeyError: '(?P<variable>\w+)'$")
+_OS = re.compile(r"^<frozen os>$|(?:^|/)os\.py$")
+"""The file of `os.environ[...]`."""
+
 _READS_ARGUMENT = re.compile(r"^(?!.*\w\[[^\[\]]*argv\[).*argv\[")
 """The only list of the line is that of the arguments: an argument may also be the index of another list."""
 
@@ -316,6 +320,10 @@ class TracebackReader:
             best = Match(rule_named("spawn-parent"), {})
         elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
             best = Match(rule_named("library-arguments"), {"detail": found["what"]})
+        elif (found := _KEY.match(line.body)) and called_by[2] == "__getitem__" and _OS.search(called_by[0]):
+            best = best if best.rule.weight >= DIRECT else Match(rule_named("environment-variable"), found.groupdict())
+        elif line.body == "OSError: [Errno 22] Invalid argument" and called_by[0].endswith("/torch/serialization.py"):
+            best = Match(rule_named("corrupt-file"), {})
         elif line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
             best = Match(rule_named("missing-argument"), {"detail": traceback.source})
         self._add(best, line, traceback)
