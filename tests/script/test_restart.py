@@ -331,6 +331,8 @@ def test_a_program_that_ends_with_0_after_the_signal_is_started_again(slurm: Slu
 def test_a_cancelled_job_is_not_started_again(slurm: Slurm) -> None:
     run = submit(slurm, env={"RUN": "scancel $SLURM_JOB_ID", "HANDLED": "USR1 TERM"})
     slurm.until(int(run.name), "CANCELLED")
+    # The state changes at once; the batch script ends a moment later.
+    wait_for(lambda: len(events(run)) > 1, seconds=60)
     assert events(run, "decision") == [("start", 1, None), ("end", 1, "ended")]
 
 
