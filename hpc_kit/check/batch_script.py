@@ -400,7 +400,7 @@ class BatchScript:
     def changed_in(self, loop: CompoundCommand) -> set[str]:
         """Return the variables that have another value in each pass of a loop."""
         inside = self.commands_in(loop)
-        last = max((word.line for step in inside for word in step.syntax.words), default=loop.line)
+        last = max((step.line for step in inside), default=loop.line)
         # `((rank++))` is no command of the trace.
         found = re.findall(
             r"(?<![\w-])(\w+)(?:\+\+|[-+*]?=)|\+\+(\w+)", "\n".join(self.lines[loop.line - 1 : last + 1])

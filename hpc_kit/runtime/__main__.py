@@ -257,7 +257,10 @@ def _print_error(error: BaseException) -> None:
             sys.excepthook(type(error), error.with_traceback(trace), trace)
         except Exception as failure:  # noqa: BLE001 - the program's own hook may fail in any way
             sys.stderr.write("Error in sys.excepthook:\n")
-            sys.__excepthook__(type(failure), failure, failure.__traceback__)
+            if failure.__context__ is error:
+                failure.__context__ = None  # it is printed below
+            of_hook = _strip_own_frames(failure.__traceback__)
+            sys.__excepthook__(type(failure), failure.with_traceback(of_hook), of_hook)
             sys.stderr.write("\nOriginal exception was:\n")
             sys.__excepthook__(type(error), error, trace)
 

@@ -2094,7 +2094,97 @@ GOOD = [
     ("KIT312", HEAD + "#SBATCH -t 20\npython t.py --limit_train_batches 10 --detect_anomaly\n"),
     ("KIT252", HEAD + "#SBATCH -a 1-9\necho $SLURM_ARRAY_TASK_ID > index.txt\npython t.py\n"),
     ("KIT406", HEAD + "set -e\nread -r -d '' A <<E || true\n--lr 1\nE\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\n! read -r -d '' A <<E\n--lr 1\nE\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\nread -r -d '' first < <(find d -print0)\npython t.py $first\n"),
+    ("KIT402", HEAD + "abaqus fetch job=beam\nabaqus upgrade job=x odb=y\n"),
+    ("KIT402", HEAD + "abaqus job=beam -interactive\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\n"
+        "srun -N1 -n1 -w $(scontrol show hostnames | sed -n 1p) ray start --head --block &\n"
+        "srun -N1 -n1 -w $(scontrol show hostnames | sed -n 2p) ray start --block &\nwait\n",
+    ),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nread -r H rest <<< $NODES\n"
+        "srun -N1 -n1 -w $H ray start --head --block &\nread -r H rest <<< $rest\n"
+        "srun -N1 -n1 -w $H ray start --block &\nwait\n",
+    ),
+    ("KIT503", HEAD + "#SBATCH -a 1-8\nread -r a b < <(sed -n ${SLURM_ARRAY_TASK_ID}p l)\nrm -rf /tmp/$a-$b\n./t $a\n"),
+    ("KIT503", HEAD + "#SBATCH -a 1-8\nprintf -v tag %03d $SLURM_ARRAY_TASK_ID\nrm -rf /tmp/$tag\n./t $tag\n"),
+    ("KIT417", HEAD + "N=${N:-0}\nif [ $N -lt 5 ]; then trap 'sbatch \"$0\" $((N + 1))' EXIT; fi\npython t.py\n"),
+    (
+        "KIT417",
+        HEAD + 'again() { while read -r c; do sbatch "$0" "$c"; break; done < todo; }\ntrap again EXIT\npython t.py\n',
+    ),
+    ("KIT415", HEAD + "# sbatch -d afterok:$PREP t.sh\npython t.py --output_dir r/$SLURM_JOB_ID --resume auto\n"),
+    ("KIT415", HEAD + "# sbatch -d afterany:$id eval.sh\npython t.py --output_dir r/$SLURM_JOB_ID --resume auto\n"),
+    (
+        "KIT415",
+        HEAD + "# sbatch -d afterany:$id t.sh\nR=${R:-$SLURM_JOB_ID}\npython t.py --output_dir r/$R --resume auto\n",
+    ),
+    ("KIT134", HEAD + "printf '%s\\n' 'NR == $SLURM_ARRAY_TASK_ID'\npython t.py\n"),
+    ("KIT231", GPUS + "python t.py --train-samples data/a.json --lr-decay-iters 300\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# /dev/shm has 1 TB; a.ffcv fits\ncp a.ffcv /dev/shm/x\n./t\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# d 150G\nrsync --files-from=l d /dev/shm/\n./t\n"),
+    ("KIT501", HEAD + "(. ~/.wandb_key; python t.py)\nenv\ncat conf/keys\n"),
+    (
+        "KIT418",
+        HEAD + "#SBATCH --signal=B:USR1@300\ntrap 'touch stop' USR1\nsrun python t.py & pid=$!\nwait $pid\n"
+        "tail --pid=$pid -f /dev/null\n",
+    ),
     ("KIT119", HEAD + "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-task=8\nsrun python t.py\n"),
+    ("KIT119", HEAD + "#SBATCH -N2 --gpus-per-task=8\n# sbatch --ntasks-per-node=1 a.sbatch\nsrun python t.py\n"),
+    ("KIT406", HEAD + "set -e\n! read -r -d '' A <<E\n--lr 1\nE\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\nread -r -d '' A < <(find c -print0 | sort -rz)\npython t.py $A\n"),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N3 --ntasks-per-node=1 -c8\nL=($(scontrol show hostnames))\ni=0\n"
+        "srun -N1 -n1 -c8 -w ${L[$i]} ray start --head --block &\n((i++))\nsrun -N1 -n1 -c8 -w ${L[$i]} python t.py\n",
+    ),
+    (
+        "KIT223",
+        HEAD + "#SBATCH -N3 --ntasks-per-node=1 -c8\nread -r H < hosts\nsrun -N1 -n1 -c8 -w $H ray start --head "
+        "--block &\nread -r _ H < hosts\nsrun -N1 -n1 -c8 -w $H python t.py\n",
+    ),
+    (
+        "KIT232",
+        HEAD + "#SBATCH -n8\nF=mp.conf\ncat > $F <<E\n0 ./m\nE\nfor i in {1..7}; do echo $i ./w >> $F; done\n"
+        "srun --multi-prog $F\n",
+    ),
+    ("KIT232", HEAD + "#SBATCH -n8\ncat > f <<E\n0 ./m\nE\necho 1-7 ./w | tee -a f\nsrun --multi-prog ./f\n"),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-7\nS=$SLURM_ARRAY_TASK_MAX\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i < 99; i += S + 1)); do python t.py $i; done\n",
+    ),
+    (
+        "KIT207",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\ni=0\nfor h in $(scontrol show hostnames); do\n"
+        "srun -N1 -n1 -w $h torchrun --nnodes 2 --node-rank $i --master-addr a t.py &\n"
+        "p+=($!)\ni=$((i + 1))\ndone\nwait\n",
+    ),
+    (
+        "KIT415",
+        HEAD + "#SBATCH --requeue\n# evaluate: sbatch -d afterok:$id eval.sbatch\n"
+        "python t.py --output_dir r/$SLURM_JOB_ID --resume auto\n",
+    ),
+    ("KIT417", HEAD + "trap '[ -f done ] && exit; sbatch \"$0\"' EXIT\npython t.py\n"),
+    ("KIT417", HEAD + "trap 'sbatch \"$0\"' EXIT\npython t.py || exit\ntrap 'rm -f lock' EXIT\n"),
+    (
+        "KIT418",
+        HEAD + "#SBATCH --signal=B:USR1@300\ntrap 'touch STOP' USR1\npython t.py &\nwait $!\nsleep 240\n",
+    ),
+    ("KIT231", GPUS + "python gan.py --train-samples 9 --train-iters 7\n"),
+    ("KIT503", HEAD + "#SBATCH -a 1-8 --mem=0\ntrap 'rm -rf /tmp/$USER/c' EXIT\npython t.py\n"),
+    (
+        "KIT503",
+        HEAD + '#SBATCH -a 1-8\nread -r N LR <<< "$(sed -n "${SLURM_ARRAY_TASK_ID}p" list)"\n'
+        "trap 'rm -rf /tmp/$USER/$N' EXIT\npython t.py $LR\n",
+    ),
+    ("KIT503", HEAD + "#SBATCH -a 1-8\nT=/tmp/$RANDOM\ntrap 'rm -rf $T' EXIT\npython t.py\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# results: at most 500G\n./t\ncp /dev/shm/x /data/results\n"),
+    ("KIT123", HEAD + "#SBATCH --mem=96G\n# a.tar goes to RAM, the nodes have 512 GB\ncp a.tar /dev/shm/\n./t\n"),
     (
         "KIT223",
         HEAD + "#SBATCH -N2 --ntasks-per-node=1 -c8\nsrun -N1 -n1 -c8 -w $H ray start --head --block &\n"

@@ -253,4 +253,6 @@ def test_a_hook_of_the_program_that_fails_does_not_hide_the_error(capfd: pytest.
     assert exit_code_of([program(text)]) == 1
     errors = capfd.readouterr().err
     assert errors.index("Error in sys.excepthook:") < errors.index("Original exception was:")
+    assert errors.count("bad batch") == 2  # the message and its line of code
+    assert "hpc_kit" not in errors
     assert errors.rstrip().endswith("ValueError: bad batch")

@@ -264,7 +264,7 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
     """Find arrays with one element more or less than the program has shards, or than the stride of a loop."""
     low, high = min(array.indexes), max(array.indexes)
     for each in script.assignments if low == 0 else ():
-        strides = re.search(rf"\+=\s*\$?\{{?{each.name}\b", script.code)
+        strides = re.search(rf"\+=\s*\$?\{{?{each.name}\}}?\s*(?:[;)]|$)", script.code, re.MULTILINE)
         if each.value.variable == "SLURM_ARRAY_TASK_MAX" and strides:
             what = f"the stride is the last index, {high}: elements 0 and {high} do the same work"
             yield Problem(each.value, what, "write $SLURM_ARRAY_TASK_COUNT", (line,), certain=True)

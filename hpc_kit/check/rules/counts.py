@@ -115,6 +115,8 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
             of_task
             and "nodes" in part
             and part.keys().isdisjoint({"gpus", "ntasks", "ntasks-per-node", "ntasks-per-gpu", on_node})
+            # A comment may tell how to submit the script.
+            and not re.search(r"\bsbatch\s[^\n]*(--ntasks|-n\b)", script.text)
         ):
             what = "--gpus-per-task needs a number of tasks: without one, sbatch refuses the job"
             yield Problem(part["gpus-per-task"], what, "add --ntasks-per-node=...", certain=False)

@@ -240,7 +240,9 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     # On an exclusive node, there are no other jobs.
     alone = "exclusive" in script.options
     array = script.options.get("array", "%1")
-    for step in script.batch_commands if not alone and not array.endswith("%1") else ():
+    # With all memory of a node, an element is alone on it.
+    at_once = not (alone or array.endswith("%1") or script.options.get("mem") == "0")
+    for step in script.batch_commands if at_once else ():
         path = next((text for text in removed_folders(step) if _OF_ELEMENTS.match(script.resolve(text))), None)
         if path is not None:
             what = f"the first element of the array to end removes {path}, which others on the node use"
@@ -268,8 +270,10 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         yield from _removals(script, launch, words)
 
 
-_OF_ELEMENTS = re.compile(r"(?!.*(JOB_?ID|TASK_?ID|\$\(|\$\$|mktemp))/(tmp|dev/shm|local_?scratch|lscratch)/\w*[$\w]")
-"""A folder of the node that elements of an array share."""
+_OF_ELEMENTS = re.compile(
+    r"/(tmp|dev/shm|local_?scratch|lscratch)/(?:[\w./-]|\$\{?(?:USER|LOGNAME|UID|HOSTNAME|SLURM_JOB_NAME)\b\}?)+\Z"
+)
+"""A folder of the node that elements of an array share. Any other variable may differ between them."""
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 
 

@@ -223,6 +223,7 @@ _EXCLUSIVE = (
     ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("train-iters", "lr-warmup-samples"),
 )  # fmt: skip
 """Options of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
+_OF_MEGATRON = re.compile(r"micro-batch-size|lr-(decay|warmup)-|.*model-parallel-size")
 _OFF = frozenset({"0", "false", "no", "none", "off"})
 
 
@@ -240,8 +241,14 @@ def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.training:
         words = {word.text.partition("=")[0].lstrip("-").replace("_", "-"): word for word in launch.program.words}
+        of_megatron = any(map(_OF_MEGATRON.match, words))
         for pair in _EXCLUSIVE:
-            given = [name for name in pair if (text := launch.argument(name)) is not None and _is_on(text)]
+            if pair == ("train-samples", "train-iters") and not of_megatron:
+                continue  # other programs have both
+            values = {name: text for name in pair if (text := launch.argument(name)) is not None}
+            given = [name for name, text in values.items() if _is_on(text)]
+            if "train-samples" in pair or "train-iters" in pair:
+                given = [name for name in given if values[name].number]  # a file of samples is no count
             if len(given) == 2 and all(name in words for name in given):
                 first, last = sorted((words[name] for name in given), key=lambda word: (word.line, word.column))
                 what = f"{last.text} contradicts {first.text}: the program accepts one of them"

@@ -386,9 +386,11 @@ def _detached(script: BatchScript) -> Iterator[Problem]:
         if step.name == "docker" and "run" in options[:2]:
             flags = list(takewhile(lambda text: text.startswith("-") or text == "run", options))
             detached = any(re.match(r"-[it]*d[it]*\Z|--detach\Z", text) for text in flags)
-        # abaqus returns at once without `interactive`.
-        if step.name == "abaqus" and any(text.startswith("job=") for text in options):
-            detached = not any(re.match(r"int|ask_delete=|help", text) for text in options)
+        # abaqus returns at once without `interactive`. Its other procedures, such as `abaqus fetch job=...`, do not.
+        if step.name == "abaqus" and re.match(r"-|\w+=|analysis|datacheck", " ".join(options)):
+            words = [text.lstrip("-") for text in options]
+            detached = any(re.match(r"job\b", text) for text in words)
+            detached = detached and not any(re.match(r"int|ask_delete\b|help", text) for text in words)
         if detached and all(map(_is_short, script.commands_after(step))):
             what = f"{step.name} runs the program in the background: the job ends immediately"
             remedy = "write interactive" if step.name == "abaqus" else f"write the command without {step.name}"
@@ -664,7 +666,11 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     yield from _count_of_grep(script)
     for step in script.batch_commands:
         whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
-        if whole and step.errexit and not step.position.is_chained and not step.in_condition():
+        # A list of `find -print0` or in /proc has the end that `read -d ''` looks for.
+        read = step.syntax.input
+        text = step.syntax.document is not None or (read is not None and not read.raw.startswith(("<(", "/proc/")))
+        used = step.position.is_chained or step.position.pipeline.negated or step.in_condition()
+        if whole and step.errexit and text and not used:
             what = "read -d '' returns 1 at the end of its input, and set -e ends the script"
             yield Problem(step, what, "write || true behind it", (step.options["errexit"],))
     for number, line in script.command_lines:

@@ -195,22 +195,29 @@ def _files_in_memory(script: BatchScript) -> Iterator[Problem]:
     memory, comments = script.directive("mem"), [text for _, text in script.comment_lines]
     most = _memory(memory.value) if memory is not None else None
     for step in script.batch_commands if memory is not None and most else ():
-        if step.name not in {"cp", "rsync", "tar"} or not any(map(_IN_MEMORY.match, step.texts)):
+        targets = step.texts if step.name == "tar" else step.texts[-1:]
+        some = any(re.match(r"--(include|exclude|files-from|filter)\b", text) for text in step.texts)
+        if step.name not in {"cp", "rsync", "tar"} or some or not any(map(_IN_MEMORY.match, targets)):
             continue
-        total = 0.0
-        for name in (PurePath(text).name for text in step.texts[1:] if not re.match(_IN_MEMORY.pattern + "|-", text)):
-            named = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])")
-            sizes = [
-                re.findall(r"(?<![\w.-])(\d+(?:\.\d+)?) ?([GT])(?:i?B)?\b", text)
-                for text in filter(named.search, comments)
-            ]
-            # A comment with several sizes may speak of something else, too.
-            total += sum(
-                float(found[0][0]) * (1024 if found[0][1] == "T" else 1) for found in sizes[:1] if len(found) == 1
-            )
+        names = (PurePath(text).name for text in step.texts[1:] if not re.match(_IN_MEMORY.pattern + "|-", text))
+        total = sum(
+            next((size for text in comments if (size := _size_of(name, text)) is not None), 0) for name in names
+        )
         if memory is not None and most and total * 1024 > most:
             what = f"{step.name} puts {total:g} GiB into memory (/dev/shm), but --mem={memory.value}"
             yield Problem(step, what, "request the memory for the files, or use a local disk", (memory.line,))
+
+
+_SIZE = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?) ?([GT])(?:i?B)?\b")
+_BETWEEN = r"[\s:=~,(|-]*(?:(?:is|are|has|takes|of|about|around|approx\.?|ca\.?)[\s~(]+){0,2}"
+
+
+def _size_of(name: str, comment: str) -> float | None:
+    """Return the GiB that a comment gives for a file right beside its name."""
+    file, sizes = rf"(?<![\w.-]){re.escape(name)}(?![\w-])", _SIZE.findall(comment)
+    beside = re.search(rf"{file}{_BETWEEN}{_SIZE.pattern}|{_SIZE.pattern}[\s:,)]*{file}", comment)
+    # A comment with several sizes may speak of something else, too.
+    return None if beside is None or len(sizes) != 1 else float(sizes[0][0]) * (1024 if sizes[0][1] == "T" else 1)
 
 
 _MOST_MEMORY = 16 * 1024**2

@@ -184,8 +184,12 @@ def _chain_of(script: BatchScript) -> Place | None:
 def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     """Find a chain of jobs that resume, but whose folder of checkpoints has the job id in its name."""
     chain = [step.line for step in script.batch_commands if is_next_of_chain(script, step)]
-    # A comment may tell how to submit the jobs.
-    chain += [number for number, text in script.comment_lines if re.search(r"\bsbatch\b.*\bafter(any|ok|notok):", text)]
+    # A comment may tell how to submit the jobs. `afterok` is for a job that prepares something, too.
+    chain += [
+        number
+        for number, text in script.comment_lines
+        if re.search(r"\bsbatch\b.*\bafter(any|notok):", text) and not _FOLLOW_UP.search(text)
+    ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())
         loaded = [word.text for option, word in values if _LOADS.search(option)]
@@ -193,12 +197,18 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
         automatic = loaded and all("SLURM_JOB_ID" in text or not re.search(r"[/$]", text) for text in loaded)
         saved = [word for option, word in values if _FOLDER.search(option) and not _LOADS.search(word.text)]
         # Another folder, whose name stays the same, may contain the checkpoints.
-        if automatic and saved and all("SLURM_JOB_ID" in word.text for word in saved):
+        own = saved and all("SLURM_JOB_ID" in word.text for word in saved)
+        # A link may have the same name in all jobs, and a variable the id of the first one.
+        if automatic and own and not re.search(r"\bln\s|:-\$\{?SLURM_JOB_ID", script.code):
             what = "the next job of the chain has another id: it looks for its checkpoints in another folder"
             yield Problem(saved[0], what, "name the folder without the job id", (launch.line, chain[0]))
             return
 
 
+_FOLLOW_UP = re.compile(
+    r"(?i)analy|clean|collect|eval|export|infer|merge|plot|post|predict|report|score|(?<!la)test|valid"
+)
+"""The name of another job that runs after a training."""
 _FOLDER = re.compile(r"(?i)ckpt|checkpoint|save|(out|output|work|run|exp|root|results?)\w*[-_.]?(dir|path|folder)")
 """An option for the folder of checkpoints."""
 _NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
@@ -450,13 +460,16 @@ def _endless_traps(script: BatchScript) -> Iterator[Problem]:
 def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     """Tell whether a trap for EXIT starts this job again without a condition, and nothing takes the trap back."""
     code, handler = trap.trap_code, script.functions.get(trap.trap_code, [])
-    back = any(step.name == "trap" and step.texts[1:2] == ["-"] for step in script.commands)
+    others = [step for step in script.commands if step.name == "trap" and step.line > trap.line]
+    back = any(step.texts[1:2] == ["-"] or step.trap_signals & {"EXIT", "0"} for step in others)
     # An `exit` below the trap runs it, too.
     above = [*handler, *script.commands_before(trap)]
     stops = any(step.name in {"exit", "return"} and step.is_conditional for step in above)
-    if not trap.trap_signals & {"EXIT", "0"} or back or stops:
+    stops = stops or re.search(r"(&&|\|\||\bthen)\s*(exit|return)\b", code) is not None
+    if not trap.trap_signals & {"EXIT", "0"} or back or stops or trap.is_conditional:
         return False
-    if any(not step.is_conditional and (_requeues_in(step) or is_next_of_chain(script, step)) for step in handler):
+    always = [step for step in handler if not (step.is_conditional or step.around(*LOOPS))]
+    if any(_requeues_in(step) or is_next_of_chain(script, step) for step in always):
         return True
     # Behind `||`, `&&`, `then` or `do`, a command has a condition.
     commands = [command.strip() for command in re.split(r"[;\n]", code)]

@@ -77,7 +77,8 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
         secrets |= {name: step.line for name in names if is_secret_name(name) and name in exported | {*step.texts}}
         if step.name == "unset":
             secrets = {name: line for name, line in secrets.items() if name not in step.texts}
-        if step.name in {"source", "."} and _SECRET_FILE.search(" ".join(step.texts[1:2])):
+        sourced = step.texts[1:2] if step.name in {"source", "."} and not step.around("subshell") else []
+        if sourced and _SECRET_FILE.search(sourced[0]):
             secrets[step.texts[1]] = step.line
 
 
@@ -95,7 +96,9 @@ def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | No
         return next(iter(secrets), None)
     if step.syntax.output is not None:
         return None  # a file with one secret is how a program gets it
-    if step.name == "cat" and len(words) == 2 and _SECRET_FILE.search(words[1]):
+    # A file `keys` is mostly a list of names if no shell reads it.
+    shows = step.name == "cat" and len(words) == 2 and not re.search(r"(?i)(\A|/)keys?\Z", words[1])
+    if shows and _SECRET_FILE.search(words[1]):
         return words[1]
     if step.name not in _TALKS:
         return None

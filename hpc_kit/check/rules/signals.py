@@ -214,14 +214,18 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if signal is None or not signal.batch_shell or flow is None or not flow.background:
         return
     waits = [step for step in flow.followers if step.name == "wait"]
-    # A second wait, or one in a loop, waits again after the trap.
-    if len(waits) != 1 or waits[0].compounds:
+    # A second wait, or one in a loop, waits again after the trap. So does a `sleep`, or a `tail --pid`.
+    if (
+        len(waits) != 1
+        or waits[0].compounds
+        or any(step.name in {"sleep", "tail", "kill"} for step in script.commands_after(waits[0]))
+    ):
         return
     name = min(_names_of(signal.number))
     for trap in traps_for(script, signal.number):
         inside = script.functions.get(trap.trap_code.strip(), [])
         code = "\n".join([trap.trap_code, *(each.text for each in inside)])
-        if re.search(r"\b(kill|touch)\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
+        if re.search(r"\b(kill|touch)\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|tail|exit)\b", code):
             what = f"wait returns when the trap for {name} has run, and the script ends before the program"
             yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (trap.line, flow.launch.line))
             return

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.expansion import ExpandedText, plain_path
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.variables import sets
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GpuCounts, JobSize, parse_count, read_gpu_counts, size_of_step
 
 _PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
@@ -321,13 +322,16 @@ class _Claim(NamedTuple):
         return _MEMORY if on_one_node and (self.whole_memory or other.whole_memory) else ""
 
 
+_ONE_HOST = re.compile(r"[\w.-]+\Z|\$\{?([A-Za-z_]\w*)(?:\[\d+\])?\}?\Z")
+
+
 def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
     """Return the resources of a step; None if it shares them, or says where it runs."""
     host = srun.option_texts.get("nodelist", "")
-    # In a loop or a function, the host is another one each time.
-    several = host and (
-        launch.command.around("function", *LOOPS) or "," in host or re.match(r"\w+\[", host) is not None
-    )
+    # In a loop or a function, the host is another one each time, and so is that of a variable which changes.
+    one = _ONE_HOST.match(host)
+    changes = one is not None and one[1] and sum(1 for line in script.code.split("\n") if sets(one[1]).search(line)) > 1
+    several = host and (one is None or changes or launch.command.around("function", *LOOPS))
     if several or srun.options.keys() & {"overlap", "relative", "exclude", "nodefile", "het-group"}:
         return None
     options, size = srun.option_texts, script.size_of(launch)
@@ -392,9 +396,7 @@ def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
         body = script.file_written_to(launch.program.texts[0]) if srun is not None else None
         if srun is None or body is None or not tasks or "multi-prog" not in srun.options:
             continue
-        # A further command may change the file.
-        removed = any(step.name == "rm" and launch.program.texts[0] in step.texts for step in script.commands)
-        if script.code.count(launch.program.texts[0]) > 2 + removed:
+        if _is_changed(script, launch):
             continue
         records = [
             (number, match[1]) for number, line in enumerate(body.text.split("\n")) if (match := _RECORD.match(line))
@@ -410,6 +412,15 @@ def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
                 (script.line_of("ntasks", "ntasks-per-node"), launch.line),
             )
             yield Problem(place, what, "make the records and --ntasks agree", lines, certain=bool(missing))
+
+
+def _is_changed(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether a further command may change the file of --multi-prog: one that names it, or its variable."""
+    path = launch.program.texts[0]
+    written = (word.unquoted for word in launch.inner_command.syntax.words)
+    name = next((text for text in written if script.resolve(text) == path), path).removeprefix("./")
+    removed = any(step.name == "rm" and path in step.texts for step in script.commands)
+    return plain_path(script.code).count(plain_path(name)) > 2 + removed
 
 
 def _ranks_of(text: str, tasks: int) -> list[int]:

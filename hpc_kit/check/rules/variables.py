@@ -277,7 +277,8 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
     """Find a variable in single quotes in a program of awk or sed, or among the arguments of a training."""
     for step, part in script.nested_parts:
         selects = re.match(r"\s*NR\s*==\s*\$(SLURM_\w+)|\$\{?(SLURM_\w+?)\}?p\Z", part.text) if part.quoted else None
-        if selects and part.kind == "text" and not step.in_task:
+        filters = selects and re.search(r"\b(awk|gawk|mawk|sed)\b", script.lines[part.origin.line - 1])
+        if selects and filters and part.kind == "text" and not step.in_task:
             what = f"${selects[1] or selects[2]} in single quotes stays as it is: awk and sed do not know the variable"
             yield Problem(part.origin, what, "use double quotes", (step.line,), certain=True)
     for launch in script.training:
