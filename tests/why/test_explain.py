@@ -1886,12 +1886,12 @@ def test_agents_that_meet_a_closed_rendezvous(tmp_path: Path) -> None:
 
 
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=2\n{line}\necho started\n"
-COMPLETED = "JobID|State|ExitCode\n8|COMPLETED|0:0\n8.0|{step}|0:0\n"
+COMPLETED_WITH_STEP = "JobID|State|ExitCode\n8|COMPLETED|0:0\n8.0|{step}|0:0\n"
 
 
 def test_a_fault_of_the_script_explains_what_the_logs_leave_open(tmp_path: Path) -> None:
     loop = SCRIPT.format(line="while read -r lr; do\n  srun -n1 python one.py $lr\ndone <grid.txt")
-    verdict = why(tmp_path, job_log=STEPS, sacct_txt=COMPLETED.format(step="COMPLETED"), job__sh=loop)
+    verdict = why(tmp_path, job_log=STEPS, sacct_txt=COMPLETED_WITH_STEP.format(step="COMPLETED"), job__sh=loop)
     assert verdict.cause.startswith("did not fail") and "line 4 of its script is wrong" in verdict.cause
     assert verdict.confidence == "likely"
     failed = TRACEBACK.format(error="KeyError: 'labels'")
@@ -1903,10 +1903,10 @@ def test_steps_that_a_script_leaves_behind(tmp_path: Path) -> None:
     cancelled = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
     cancelled += "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 2026-11-27T16:26:44 ***\n"
     script = SCRIPT.format(line="srun python train.py &")
-    rows = COMPLETED.format(step="CANCELLED")
+    rows = COMPLETED_WITH_STEP.format(step="CANCELLED")
     verdict = why(tmp_path, job_log=STEPS + cancelled, sacct_txt=rows, job__sh=script)
     assert "in the background without a wait" in verdict.cause
-    verdict = why(tmp_path, job_log=STEPS, sacct_txt=COMPLETED.format(step="COMPLETED"), job__sh=script)
+    verdict = why(tmp_path, job_log=STEPS, sacct_txt=COMPLETED_WITH_STEP.format(step="COMPLETED"), job__sh=script)
     assert verdict.cause.startswith("did not fail") and "script is wrong" not in verdict.cause
 
 
@@ -1933,6 +1933,68 @@ def test_an_environment_variable_that_no_one_exports(tmp_path: Path) -> None:
 
 def test_a_loader_without_batches(tmp_path: Path) -> None:
     log = "rank 0: 0 batches per epoch\nepoch 0 loss 0.0\ndone\n"
-    rows = COMPLETED.format(step="COMPLETED")
+    rows = COMPLETED_WITH_STEP.format(step="COMPLETED")
     assert why(tmp_path, job_log=log, sacct_txt=rows).class_ == "no-training"
     assert why(tmp_path, job_log="10 batches per epoch\nepoch 0 loss 0.1\n", sacct_txt=rows).class_ == "no-failure"
+
+
+TIMED_OUT_CALL = (
+    "[rank{rank}]:[E0123 10:34:16.8 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for "
+    "600011 milliseconds before timing out.\n"
+)
+
+
+def test_a_rank_in_the_text_counts_more_than_torchruns_local_label(tmp_path: Path) -> None:
+    log = "[default0]:step 1 loss 2.0\n[default0]:  what():  [PG 0 (default_pg) Rank 12] Process group watchdog thread "
+    log += "terminated with exception: CUDA error: uncorrectable ECC error encountered\n"
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.ranks) == ("gpu-ecc", [12])
+
+
+def test_the_lowest_ranks_exist_even_if_they_print_nothing(tmp_path: Path) -> None:
+    log = "".join(TIMED_OUT_CALL.format(rank=rank, number=1, size=1) for rank in range(1, 8))
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 0, "likely")
+
+
+def test_a_rank_that_validates_while_the_remaining_ones_train(tmp_path: Path) -> None:
+    step = "2025-04-22 18:2{}:00 rank={} step={} loss=1.5\n"
+    for rank in range(4):
+        log = "".join(step.format(number, rank, number) for number in range(8))
+        log += "2025-04-22 18:29:00 rank=3 finished after 8 steps, entering validation\n" if rank == 3 else ""
+        log += TIMED_OUT_CALL.format(rank=rank, number=9, size=2 if rank == 3 else 65536)
+        tmp_path.joinpath(f"rank-{rank}.log").write_text(log)
+    verdict = explain([tmp_path])
+    assert (verdict.class_, verdict.rank) == ("uneven-inputs", 3)
+
+
+@pytest.mark.parametrize(("end", "class_"), [("val loss: nan\ndone.\n", "nan"), ("step 9 loss 2.1\n", "no-failure")])
+def test_a_loss_that_stays_nan_to_the_end_of_a_completed_job(tmp_path: Path, end: str, class_: str) -> None:
+    log = STEPS + "".join(f"step {step} loss nan\n" for step in range(9, 20)) + end
+    assert why(tmp_path, job_log=log, sacct_txt=COMPLETED_WITH_STEP.format(step="COMPLETED")).class_ == class_
+
+
+def test_a_success_that_is_reported_after_all_ranks_failed_is_that_of_the_script(tmp_path: Path) -> None:
+    failed = "".join(
+        f"[rank{rank}]: {line}\n"
+        for rank in range(2)
+        for line in TRACEBACK.format(error="KeyError: 'labels'").splitlines()
+    )
+    end = "srun: error: n1: tasks 0-1: Exited with exit code 1\ntraining finished Tue Jul  8\n"
+    rows = COMPLETED_WITH_STEP.format(step="FAILED")
+    assert why(tmp_path, job_log=failed + end, sacct_txt=rows).class_ == "python-exception"
+    # A second try succeeded.
+    assert (
+        why(tmp_path, job_log=failed + end.replace("train", STEPS * 3 + "train"), sacct_txt=rows).class_ == "no-failure"
+    )
+
+
+def test_nodes_that_each_wait_at_themselves(tmp_path: Path) -> None:
+    alone = TRACEBACK.format(
+        error="torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined."
+    )
+    end = "srun: error: n{}: task {}: Exited with exit code 1\n"
+    both = why(tmp_path, job_log=alone * 2 + end.format(1, 0) + end.format(2, 1))
+    assert "2 processes each took their own host for that of rank 0" in both.cause
+    assert "own host" not in why(tmp_path, job_log=alone + end.format(1, 0)).cause

@@ -496,7 +496,7 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     if (found := attempt.first(_symptoms(attempt))) and (
-        found.rule.class_ == "no-training" or _is_last(attempt, found)
+        found.rule.class_ == "no-training" or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]
@@ -528,6 +528,12 @@ def _is_last(attempt: Attempt, event: Event) -> bool:
         last.file == event.line.file and re.search(r"(?i)\bnan\b|\binf\b", last.text)
         for last in attempt.evidence.last.values()
     )
+
+
+def _stays_nan(attempt: Attempt) -> bool:
+    """Return whether no step has a finite loss behind the last line with a loss that is NaN."""
+    events = attempt.named("nan-lines")
+    return len(events) > 1 and not events[-1].progress and events[-1].lines_after <= LAST_LINES
 
 
 def _earlier_attempts(attempt: Attempt) -> list[str]:

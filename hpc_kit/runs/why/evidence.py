@@ -169,6 +169,7 @@ _OUT_OF_INPUTS = re.compile(
     r"(?:done|finished|ended|complete[d]?|exhausted)\b"
     r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
     r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
+    r"|\b(?:entering|starting|beginning|running) (?:the )?(?:validation|evaluation)\b"
 )
 
 

@@ -37,6 +37,8 @@ MAX_RANKS = 4096
 _LINES_OF_END = 10
 """Lines that Slurm and srun print at most when they end a job."""
 
+_COUNTS_CLIENTS = re.compile(r"\d+/\d+ clients joined")
+
 _NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host", "nccl-version"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
 
@@ -195,7 +197,9 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     if timed_out and (found := _finished_early(attempt, reporting)):
         return found
     absent = find_ranks_without_log(attempt)
-    known = evidence.ranks | {*absent, *range(evidence.world if evidence.world <= MAX_RANKS else 0)}
+    # The highest rank shows that there are all ranks below it.
+    world = max(evidence.world, max(evidence.ranks, default=-1) + 1)
+    known = evidence.ranks | {*absent, *range(world if world <= MAX_RANKS else 0)}
     # srun also ends ranks that report nothing. If only one is silent, the remaining ranks lost that one.
     if timed_out or len(known - reporting) > 1:
         reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
@@ -259,7 +263,9 @@ def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
     ):
         if found := find(attempt, culprit):
             return found
-    if culprit.rule.class_ == "rendezvous-timeout" and (detail := _different_masters(attempt)):
+    if culprit.rule.class_ == "rendezvous-timeout" and (
+        detail := _different_masters(attempt) or _several_stores(attempt)
+    ):
         culprit.groups["detail"] = detail
     if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
         culprit.rank = _find_odd_rank(attempt, culprit)
@@ -367,6 +373,16 @@ def _different_masters(attempt: Attempt) -> str:
         return ""
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"each node waits at another address ({shown}), which must be that of one node"
+
+
+def _several_stores(attempt: Attempt) -> str:
+    """Return that several processes opened a store, which only rank 0 does. Each of them counted its own clients."""
+    events = attempt.of_class("rendezvous-timeout")
+    servers = [event for event in events if event.strength > LINE and _COUNTS_CLIENTS.search(event.line.text)]
+    ranks = {event.rank for event in servers}
+    # Without labels, each process printed one traceback.
+    count = len(servers) if ranks == {None} and len(attempt.failed_ends()) > 1 else len(ranks - {None})
+    return f"{count} processes each took their own host for that of rank 0" if count > 1 else ""
 
 
 def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:

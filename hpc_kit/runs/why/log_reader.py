@@ -551,6 +551,7 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
 def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: str) -> Line:
     """Return a line without its prefixes, with the rank, host and time that they give."""
     body, rank, host, time = text, log.rank, log.host, None
+    local = None
     if labels and (label := labels.match(body)):
         given = label.groupdict()
         rank = int(given["rank"]) if "rank" in given else rank
@@ -559,8 +560,8 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
             stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"]
-            local = prefix["local"] or prefix["bare"]
-            rank = int(stated) if stated else rank if rank is not None or not local else int(local)
+            local = prefix["local"] or prefix["bare"] or local
+            rank = int(stated) if stated else rank
             host = prefix["host"] or prefix["host2"] or host
         elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
@@ -574,6 +575,8 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         host = found["host"] or found["host2"] or found["host3"] or host
     if rank is None and (found := _RANK_IN_TEXT.search(body)):
         rank = int(next(filter(None, found.groups())))
+    if rank is None and local:  # on another node than the first one, this is not the rank
+        rank = int(local)
     return Line(log.name, number, text, body, rank, host, time)
 
 
