@@ -14,17 +14,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.bench import option_checks, training_runs
-from hpc_kit.bench.recorder import measure_in_turns
+from hpc_kit.bench.recorder import Recorder, measure_in_turns
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.variables import CHOICE
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "nn.DataParallel against DistributedDataParallel; spawn against srun"
 COLUMNS = {

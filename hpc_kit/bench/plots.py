@@ -8,7 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hpc_kit.bench.results import column_title, format_label, format_quantity
+from hpc_kit.bench.results import (
+    BenchResult,
+    Column,
+    Plot,
+    ResultRow,
+    Value,
+    column_title,
+    format_label,
+    format_quantity,
+)
 from hpc_kit.plotting import pyplot, save
 
 if TYPE_CHECKING:
@@ -16,8 +25,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value
 
 
 COLOURS = ("#2f6fde", "#d9661f", "#1a936f", "#c2407e", "#7a5cc4", "#9a7b00", "#3d8a9c", "#83838a")

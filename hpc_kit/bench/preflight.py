@@ -11,9 +11,10 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -21,9 +22,6 @@ from msgspec import Struct, structs
 from hpc_kit.bench.results import format_number
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE, write_whole
 from hpc_kit.slurm import nodelist
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 THRESHOLD = 0.7
 """A node is slow if a rate is below this share of the median."""

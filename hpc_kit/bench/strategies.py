@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import local_ranks, option_checks, training_runs
-from hpc_kit.bench.recorder import measure_in_turns, recorder_of_rank
+from hpc_kit.bench.recorder import Recorder, measure_in_turns, recorder_of_rank
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, Plot, median_error, summarize
 from hpc_kit.errors import JobFailed
 from hpc_kit.planner import advice
@@ -22,7 +22,6 @@ from hpc_kit.runtime.process_group import distributed
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.runtime import Group
 
 TITLE = "Ways of splitting the training, side by side"

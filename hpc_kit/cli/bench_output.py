@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from hpc_kit.errors import JobFailed, RecordError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import BenchResult, Column
 

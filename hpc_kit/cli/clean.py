@@ -6,26 +6,20 @@ import datetime as dt
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session, parse_age
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, open_session, parse_age
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import may_belong_to
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpc_kit.cli.options import Session
-    from hpc_kit.runs.run_folders import Run
 
 
 @click.command("clean")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -14,8 +15,6 @@ from hpc_kit.slurm.start_forecast import format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpc_kit.runs.progress import RunProgress
     from hpc_kit.runs.status import JobLine
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,14 +20,10 @@ from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import cluster_option, describe_cluster, unknown_here
 from hpc_kit.runs.logs import LogReader, decode_line
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
+from hpc_kit.runs.run_folders import Run
+from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.job_status import JobStatus
 
 JSON_BYTES = 16 << 20
 """Bytes of each log in the document of --json."""

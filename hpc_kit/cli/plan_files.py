@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, explain, hardware, job_files
 from hpc_kit.planner.job_files import SupportedPlan
-from hpc_kit.planner.search import describe_layout
+from hpc_kit.planner.search import Plan, SearchResult, describe_layout
 from hpc_kit.planner.target import measured_file
 from hpc_kit.spec import load
 from hpc_kit.spec.default_cluster import default_cluster_name
@@ -20,9 +19,6 @@ from hpc_kit.spec.resolve import resolve
 from hpc_kit.spec.resources import Resources
 from hpc_kit.spec.toml_documents import save_job
 from hpc_kit.submission.program_job import job_for_program
-
-if TYPE_CHECKING:
-    from hpc_kit.planner.search import Plan, SearchResult
 
 WRITE_OPTION = "--write"
 _SHORT_TRAINING_DAYS = 0.25

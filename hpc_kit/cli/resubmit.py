@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,14 +14,11 @@ from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
+from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.runs.status import JobSelection, list_jobs
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.states import JobState
 from hpc_kit.spec import search_path
-
-if TYPE_CHECKING:
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
 
 CHANGED_LINES = 12
 """Maximum number of printed lines about changed code."""

@@ -6,8 +6,9 @@ cluster may have a job of another project with the same id.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -16,17 +17,12 @@ from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError, UnknownJob
 from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.runs.status import JobSelection
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.cluster_identity import find_command
 from hpc_kit.spec import search_path
 from hpc_kit.spec.load import load_cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
 
 
 class JobGroup(NamedTuple):

@@ -6,17 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from hpc_kit.bench import plots as draw
-from hpc_kit.bench.plots import plot_curves
+from hpc_kit.bench.plots import PlotData, plot_curves
+from hpc_kit.bench.results import Plot
 from hpc_kit.errors import SpecError
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.plots import PlotData
-    from hpc_kit.bench.results import Plot
 
 
 def render_page(sections: Sequence[Section], made: str) -> str:

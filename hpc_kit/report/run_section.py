@@ -13,22 +13,18 @@ import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpc_kit.bench.plots import plot_curves
 from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.outcome import read_outcome
+from hpc_kit.runs.outcome import Outcome, read_outcome
+from hpc_kit.runs.run_folders import Run
+from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.start_forecast import format_duration
 from hpc_kit.slurm.units import format_count
-
-if TYPE_CHECKING:
-    from hpc_kit.runs.outcome import Outcome
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.job_status import JobStatus
-
 
 MAX_LOG_LINES, MAX_BYTES = 200, 200_000
 """Limits for the end of a log and the beginning of a patch, to keep the page small."""

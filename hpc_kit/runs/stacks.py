@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import STACKS, STACKS_REQUEST, RankStack, read_stacks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PAUSE = 0.2
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import write_whole
 from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
-
-if TYPE_CHECKING:
-    from hpc_kit.spec.resolve import Resolved
+from hpc_kit.spec.resolve import Resolved
 
 FOLDER = ".shell"
 """The folder inside the runs folder."""

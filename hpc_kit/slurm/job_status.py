@@ -7,6 +7,7 @@ begin like a row belongs to the name above it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,6 @@ from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Mapping, Sequence
 
 
 SQUEUE_FIELDS = {

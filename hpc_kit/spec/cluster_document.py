@@ -7,6 +7,7 @@ from it is the user's own.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +15,6 @@ from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hpc_kit.spec.discovery import Fact
 
 Key = tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -12,8 +13,6 @@ from hpc_kit.slurm.units import parse_time
 from hpc_kit.spec.resources import Count, Number, Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.job_checks import Origins

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +17,6 @@ from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
 

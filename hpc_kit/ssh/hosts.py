@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from hpc_kit.errors import HostlistError, SpecError
 from hpc_kit.slurm import nodelist
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _FORMS = "write a,b,c; n[1-4]; a:4 for four ranks; user@a; fd00::1, [fd00::1]:4; ssh://a:2222 for a port"
 SSH_SCHEME = "ssh://"

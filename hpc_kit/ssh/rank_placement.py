@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -14,7 +15,6 @@ from hpc_kit.spec import search_path
 from hpc_kit.spec.resources import GPU_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from hpc_kit.spec.job import Job
