@@ -50,11 +50,7 @@ class DataParallelOptions(NamedTuple):
     """Time limit of one run, in seconds."""
 
     def check(self) -> None:
-        """Check the options before anything is measured.
-
-        Raises:
-            SpecError: A variant is unknown, the batch does not divide, or memory is too small.
-        """
+        """Check the options before anything is measured."""
         option_checks.check_known_names("way", self.ways, VARIANTS)
         option_checks.check_divides(self.ranks, "global-batch", self.global_batch)
         option_checks.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")

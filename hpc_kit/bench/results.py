@@ -138,11 +138,7 @@ def _unflatten_row(flat: object, measured: set[str]) -> object:
 
 
 def read_result(path: Path) -> BenchResult:
-    """Read a result from a file.
-
-    Raises:
-        SpecError: The file is missing, is not a result, or was written by a later hpc_kit.
-    """
+    """Read a result from a file."""
     try:
         document = decode_result(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:

@@ -53,11 +53,7 @@ class StartOptions(NamedTuple):
     """Seconds for one start."""
 
     def check(self) -> None:
-        """Check the options before anything is measured.
-
-        Raises:
-            SpecError: A variant is unknown, or ranks do not divide over the nodes.
-        """
+        """Check the options before anything is measured."""
         option_checks.check_known_names("way", self.ways, JOBS)
         for number in self.ranks:
             nodes = min(self.nodes, number)

@@ -59,11 +59,7 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Read the numbers of a calibration.
-
-    Raises:
-        SpecError: The file is missing or is not a calibration.
-    """
+    """Read the numbers of a calibration."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Measurement)
     except (OSError, msgspec.DecodeError) as error:
@@ -77,11 +73,7 @@ def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
 
 
 def add_measurement(path: Path, measured: Measurement) -> None:
-    """Write numbers to a calibration; its other numbers stay.
-
-    Raises:
-        SpecError: The file is not a calibration, or cannot be written.
-    """
+    """Write numbers to a calibration; its other numbers stay."""
     merged = merge_measurements(read_measurement(path), measured) if path.exists() else measured
     try:
         path.write_text(json.dumps(msgspec.to_builtins(merged), indent=1) + "\n", encoding="utf-8")
@@ -151,11 +143,7 @@ def fit_links(results: Iterable[Mapping[str, Any]], hosts: int) -> Measurement:
 
 
 def read_comm_result(path: Path) -> Measurement:
-    """Fit the links to a file of `hpc-kit bench comm --json`.
-
-    Raises:
-        SpecError: The file cannot be read or is not such a result.
-    """
+    """Fit the links to a file of `hpc-kit bench comm --json`."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return fit_links(document["results"], len(document["machine"]["hosts"]))

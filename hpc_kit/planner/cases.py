@@ -53,11 +53,7 @@ class Prediction(Struct, frozen=True):
 
 
 def read_cases(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a cases file, separated by commas, semicolons or tabs.
-
-    Raises:
-        SpecError: The file cannot be read, lacks a column, or contains a case twice.
-    """
+    """Read the rows of a cases file, separated by commas, semicolons or tabs."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             separator = max(",;\t", key=file.readline().count)
@@ -119,11 +115,7 @@ def predict_case(one: PlannerCase) -> Prediction:
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
-    """Write predictions as a CSV file; unknown values stay empty.
-
-    Raises:
-        SpecError: The file cannot be written.
-    """
+    """Write predictions as a CSV file; unknown values stay empty."""
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
