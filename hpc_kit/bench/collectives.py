@@ -239,17 +239,14 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     dist.all_gather_object(free, (hosts[dist.get_rank()], option_checks.free_memory(), free_on_gpu))
     for host, host_bytes, gpu_bytes in free:
         if set(options.backends) != {"nccl"}:
-            check_memory(max(options.sizes), hosts.count(host), host, host_bytes)
-        check_memory(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
+            _check_tensors(max(options.sizes), hosts.count(host), host, host_bytes)
+        _check_tensors(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
 
 
-def check_memory(size: int, ranks: int, place: str, free: int | None) -> None:
-    """Check that `ranks` ranks at a place with `free` bytes (None: unknown) have memory for `size` bytes."""
-    needed = _TENSORS_PER_RANK * size * ranks
-    if free is not None and needed > free:
-        raise SpecError(
-            f"{format_quantity(size, 'B')} are too many for the memory of {place}",
-            found=f"{ranks} ranks x {_TENSORS_PER_RANK} tensors of {format_quantity(size, 'B')} = "
-            f"{format_quantity(needed, 'B', 3)}, {format_quantity(free, 'B', 3)} are left",
-            remedy=f"--sizes up to {free // (_TENSORS_PER_RANK * ranks) >> 20}MiB",
-        )
+def _check_tensors(size: int, ranks: int, place: str, free: int | None) -> None:
+    """Check that the tensors of `ranks` ranks fit into the `free` bytes of a place (None: unknown)."""
+    if free is not None:
+        needed, largest = _TENSORS_PER_RANK * size * ranks, free // (_TENSORS_PER_RANK * ranks) >> 20
+        shown = format_quantity(size, "B")
+        what = f"a size of {shown}, {_TENSORS_PER_RANK} times for each of {ranks} ranks of {place},"
+        option_checks.check_memory(needed, what, f"--sizes up to {largest}MiB", free=free)

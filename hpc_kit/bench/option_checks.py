@@ -68,11 +68,7 @@ def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path
 def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> None:
     """Check the free memory of every rank's GPU; CPUs are not checked. Every rank must call this collective.
 
-    Args:
-        needed: Bytes, of a rank.
-        what: Subject of the error: "the model".
-        remedy: Remedy of the error: "fewer --ranks".
-        world: The ranks.
+    `needed` are the bytes of one rank. The other arguments are those of `check_memory`. All ranks raise the same error.
     """
     if world.device.type != "cuda":
         return
@@ -85,13 +81,9 @@ def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> Non
 
 
 def check_memory(needed: float, what: str, remedy: str, *, free: int | None = None) -> None:
-    """Check that there is enough free memory.
+    """Check that the bytes of all ranks on this machine are free. `free` is by default `free_memory()`.
 
-    Args:
-        needed: Bytes, of all ranks on this machine together.
-        what: Subject of the error: "the model".
-        remedy: Remedy of the error: "fewer --ranks".
-        free: Free bytes; default: `free_memory()`.
+    `what` is the subject of the error, "the model", and `remedy` its advice, "fewer --ranks".
     """
     free = free_memory() if free is None else free
     if free is not None and needed > free:

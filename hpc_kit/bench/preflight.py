@@ -353,11 +353,6 @@ def report_file(node: str) -> str:
     return f"node-{node}.json"
 
 
-def write_report(folder: Path, report: NodeReport) -> None:
-    """Write or replace the report of a node."""
-    write_whole(folder / report_file(report.node), msgspec.json.encode(report), lasting=False)
-
-
 class NodeMeasurement:
     """The report of this node while it is measured."""
 
@@ -368,7 +363,7 @@ class NodeMeasurement:
     def add(self, **values: Any) -> None:
         """Add values to the report and write it."""
         self.report = structs.replace(self.report, **values, seconds=time.monotonic() - self.start)
-        write_report(self.folder, self.report)
+        write_whole(self.folder / report_file(self.report.node), msgspec.json.encode(self.report), lasting=False)
 
     def time_left(self, seconds: float) -> float:
         """Return the seconds until a moment after the start; 0 if the moment has passed."""

@@ -14,7 +14,7 @@ import click
 from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, open_session, parse_age
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.errors import RecordError, SpecError, explain_file_errors
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.run_folders import Run, RunIndex
@@ -61,14 +61,12 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
             raise SpecError("the deletion needs a confirmation, and there is no terminal to ask on", remedy="add --yes")
         click.confirm(f"delete {format_count(len(runs), 'run')} ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
-        try:
+        with explain_file_errors(RecordError, f"cannot delete {path}", "ask its owner"):
             # The folder of a resubmitted job is a link to the first run.
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
     for folder in {run.folder.parent for run in runs}:
         # The last run of a job leaves a link `latest` to nothing.
         _remove_empty(folder)

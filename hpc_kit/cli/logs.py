@@ -15,7 +15,7 @@ from hpc_kit.cli.outcomes import follow_run, outcome_json, print_array_outcome, 
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import PIPE_CLOSED, READER_GONE, echo
-from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob, explain_file_errors
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import cluster_option, describe_cluster, unknown_here
 from hpc_kit.runs.logs import LogReader, decode_line
@@ -145,17 +145,13 @@ def _print_log(log: Path) -> None:
 
 
 def _read_chunks(log: Path) -> Iterator[str]:
-    try:
-        with log.open(encoding="utf-8", errors="replace", newline="") as file:
-            # A whole line at a time, so that no escape sequence is cut in two. A line may be longer than memory.
-            while text := file.readline(_CHUNK):
-                yield text
-    except OSError as error:
-        raise UnknownJob(
-            f"there is no {short_path(log)}",
-            found=error.strerror,
-            remedy="see whether the job has started: hpc-kit status; --batch prints the output of its script",
-        ) from error
+    what = f"there is no {short_path(log)}"
+    remedy = "see whether the job has started: hpc-kit status; --batch prints the output of its script"
+    failed = explain_file_errors(UnknownJob, what, remedy)
+    with failed, log.open(encoding="utf-8", errors="replace", newline="") as file:
+        # A whole line at a time, so that no escape sequence is cut in two. A line may be longer than memory.
+        while text := file.readline(_CHUNK):
+            yield text
 
 
 def _print_all_ranks(run: Run) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.errors import HpcKitError, SpecError, explain_file_errors
 from hpc_kit.planner import hardware
 from hpc_kit.planner.communication_time import network_share
 from hpc_kit.planner.constants import Constants
@@ -60,10 +60,10 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 def read_measurement(path: Path) -> Measurement:
     """Read the numbers of a calibration."""
-    try:
+    with explain_file_errors(
+        SpecError, f"cannot read {path}", "hpc-kit plan calibrate writes it", also=(msgspec.DecodeError,)
+    ):
         return msgspec.json.decode(path.read_bytes(), type=Measurement)
-    except (OSError, msgspec.DecodeError) as error:
-        raise SpecError(f"cannot read {path}", found=str(error), remedy="hpc-kit plan calibrate writes it") from error
 
 
 def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
@@ -75,10 +75,8 @@ def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
 def add_measurement(path: Path, measured: Measurement) -> None:
     """Write numbers to a calibration; its other numbers stay."""
     merged = merge_measurements(read_measurement(path), measured) if path.exists() else measured
-    try:
+    with explain_file_errors(SpecError, f"cannot write {path}", "a folder that exists"):
         path.write_text(json.dumps(msgspec.to_builtins(merged), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
 
 
 def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:

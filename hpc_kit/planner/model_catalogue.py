@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, explain_file_errors
 from hpc_kit.planner.hardware import unknown_name_error
 from hpc_kit.planner.transformer import Transformer, gpt
 
@@ -129,10 +129,8 @@ def default_seq_len(model: Transformer, text: str) -> tuple[int, str]:
 
 def model_from_config(path: Path) -> Transformer:
     """Build a model from its Hugging Face `config.json`."""
-    try:
+    with explain_file_errors(SpecError, f"cannot read {path}", "a Hugging Face config.json", also=(ValueError,)):
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read {path}", found=str(error), remedy="a Hugging Face config.json") from error
     if not isinstance(config, dict):
         raise SpecError(f"{path} is no config.json", found=type(config).__name__, remedy="a JSON object")
     config = {**config, **(config["text_config"] if isinstance(config.get("text_config"), dict) else {})}

@@ -31,13 +31,7 @@ MAX_LOG_LINES, MAX_BYTES = 200, 200_000
 
 
 def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Section:
-    """Build the section of a run.
-
-    Args:
-        run: The run's files.
-        status: Slurm's status of the job, if known.
-        prefix: Prefix of every id in the page.
-    """
+    """Build the section of a run, with Slurm's status if it is known. Every id in it begins with the prefix."""
     outcome = read_outcome(run, status)
     failure = outcome.failure
     record = _read_record(run.array_folder / RECORD)
@@ -198,12 +192,7 @@ class TrainingCurves(NamedTuple):
 
 
 def read_training_curves(folder: Path, log: Path) -> TrainingCurves:
-    """Read the curves of a run, from its steps.json or else from the output of rank 0; no rows if both lack them.
-
-    Args:
-        folder: The run folder.
-        log: Output of rank 0.
-    """
+    """Read the curves of a run, from its steps.json or else from the log of rank 0; no rows if both lack them."""
     try:
         steps = json.loads((folder / STEPS).read_text())
         return TrainingCurves(COLUMNS, [*_step_rows(steps), *_rank_rows(steps)])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hpc_kit.errors import HostlistError, SpecError
+from hpc_kit.errors import HostlistError, SpecError, explain_file_errors
 from hpc_kit.slurm import nodelist
 
 _FORMS = "write a,b,c; n[1-4]; a:4 for four ranks; user@a; fd00::1, [fd00::1]:4; ssh://a:2222 for a port"
@@ -100,10 +100,9 @@ def _parse_list(words: str) -> Iterator[LaunchHost]:
 
 
 def _read_file(file: Path) -> Iterator[LaunchHost]:
-    try:
+    what = f"cannot read the host file {file}"
+    with explain_file_errors(SpecError, what, "correct its path", also=(UnicodeDecodeError,)):
         lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the host file {file}", found=str(error), remedy="correct its path") from error
     for number, line in enumerate(lines, 1):
         name, *options = line.partition("#")[0].split() or [""]
         place = f"{file}, line {number}"
