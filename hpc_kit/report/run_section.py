@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 import statistics
@@ -20,6 +19,7 @@ from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.history import read_history
+from hpc_kit.runs.logs import read_end
 from hpc_kit.runs.outcome import Outcome, read_outcome
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.slurm.job_status import JobStatus
@@ -125,7 +125,7 @@ def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
-    last = "\n".join(_read_log_end(run.rank_log(0)).splitlines()[-MAX_LOG_LINES:])
+    last = "\n".join(read_end(run.rank_log(0), MAX_BYTES).splitlines()[-MAX_LOG_LINES:])
     return [
         ReportText("The script", _read_file(run.array_folder / SCRIPT), shown=True),
         ReportText(
@@ -136,16 +136,6 @@ def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
         ReportText("What differed from the commit", _read_file(run.array_folder / PATCH)[:MAX_BYTES]),
         ReportText("The record", json.dumps(record, indent=2, ensure_ascii=False) if record else ""),
     ]
-
-
-def _read_log_end(log: Path) -> str:
-    """Read the end of a log, which may be larger than the memory."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_BYTES))
-            return file.read(MAX_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _read_file(path: Path) -> str:

@@ -198,6 +198,16 @@ class LogReader:
             file.seek(0)
 
 
+def read_end(log: Path, limit: int) -> str:
+    """Return the last `limit` bytes of a log, which may be larger than the memory; "" if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+            return file.read(limit).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def decode_line(line: bytes) -> str:
     """Return a line as a terminal shows it: the last state of a progress bar."""
     return line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]

@@ -117,17 +117,9 @@ def _status_of(run: Run) -> JobStatus | None:
         name=run.name,
         state=JobState.RUNNING,
         raw_state=str(JobState.RUNNING),
-        reason=None,
-        exit_code=None,
-        signal=None,
         nodelist=",".join(run.record.hosts),
-        submit=None,
-        start=None,
-        end=None,
-        time_limit=None,
         elapsed=None if began is None else max(0, int(time.time() - began)),
         user=run.record.user,
-        partition="",
         raw_id=run.job_id,
     )
 
