@@ -19,11 +19,15 @@
         ├── RendezvousError          the ranks did not find each other in time
         ├── LaunchError              a host cannot be used over ssh
         └── JobFailed                the job failed
+
+Every function that reads what a user wrote may raise `SpecError`. Docstrings name the other errors.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -172,6 +176,17 @@ class LaunchError(AnswerNo):
 
 class JobFailed(AnswerNo):
     """The job failed; `found` names the rank that failed first, and its error."""
+
+
+@contextmanager
+def explain_file_errors(
+    kind: type[HpcKitError], what: str, remedy: str, *, also: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Return a context that raises an error of hpc_kit in place of an OSError, or of an exception in `also`."""
+    try:
+        yield
+    except (OSError, *also) as error:
+        raise kind(what, found=getattr(error, "strerror", None) or str(error), remedy=remedy) from error
 
 
 def page(name: str) -> str:

@@ -94,9 +94,6 @@ class CommOptions(NamedTuple):
         Args:
             step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
             elsewhere: The ranks may run on other hosts, and check their memory and GPUs themselves.
-
-        Raises:
-            SpecError: A name is unknown, there is one rank only, or a backend cannot be used here.
         """
         for kind, names, known in (
             ("backend", self.backends, BACKENDS),
@@ -124,11 +121,7 @@ class CommOptions(NamedTuple):
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Parse `4KiB,64MiB` into sorted bytes; `1KiB-256MiB` is a range in powers of 4, including its end.
-
-    Raises:
-        SpecError: A size is invalid, or a range goes down.
-    """
+    """Parse `4KiB,64MiB` into sorted bytes; `1KiB-256MiB` is a range in powers of 4, including its end."""
     found: set[int] = set()
     for word in text.split(","):
         low, dash, high = word.partition("-")
@@ -144,11 +137,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_size(text: str) -> int:
-    """Parse 4096, 4KiB, 4K or 4 MB into bytes; units are powers of 1024.
-
-    Raises:
-        SpecError: The text is no size, or the size is smaller than one element.
-    """
+    """Parse 4096, 4KiB, 4K or 4 MB into bytes; units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) << _POWERS[(match[2] or "").upper()] if match else 0
     if number < ELEMENT_BYTES:
@@ -241,9 +230,6 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     """Check that every host and GPU has memory for the sizes. Every rank must call this collective.
 
     Without NCCL, `gpu` is None. `hosts` contains the host of each rank.
-
-    Raises:
-        SpecError: A host or a GPU has too little memory. All ranks raise the same error.
     """
     import torch
     from torch import distributed as dist
@@ -253,21 +239,14 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     dist.all_gather_object(free, (hosts[dist.get_rank()], option_checks.free_memory(), free_on_gpu))
     for host, host_bytes, gpu_bytes in free:
         if set(options.backends) != {"nccl"}:
-            check_memory(max(options.sizes), hosts.count(host), host, host_bytes)
-        check_memory(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
+            _check_tensors(max(options.sizes), hosts.count(host), host, host_bytes)
+        _check_tensors(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
 
 
-def check_memory(size: int, ranks: int, place: str, free: int | None) -> None:
-    """Check that `ranks` ranks at a place with `free` bytes (None: unknown) have memory for `size` bytes.
-
-    Raises:
-        SpecError: The size is too large; the error names the largest that fits.
-    """
-    needed = _TENSORS_PER_RANK * size * ranks
-    if free is not None and needed > free:
-        raise SpecError(
-            f"{format_quantity(size, 'B')} are too many for the memory of {place}",
-            found=f"{ranks} ranks x {_TENSORS_PER_RANK} tensors of {format_quantity(size, 'B')} = "
-            f"{format_quantity(needed, 'B', 3)}, {format_quantity(free, 'B', 3)} are left",
-            remedy=f"--sizes up to {free // (_TENSORS_PER_RANK * ranks) >> 20}MiB",
-        )
+def _check_tensors(size: int, ranks: int, place: str, free: int | None) -> None:
+    """Check that the tensors of `ranks` ranks fit into the `free` bytes of a place (None: unknown)."""
+    if free is not None:
+        needed, largest = _TENSORS_PER_RANK * size * ranks, free // (_TENSORS_PER_RANK * ranks) >> 20
+        shown = format_quantity(size, "B")
+        what = f"a size of {shown}, {_TENSORS_PER_RANK} times for each of {ranks} ranks of {place},"
+        option_checks.check_memory(needed, what, f"--sizes up to {largest}MiB", free=free)

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from hpc_kit.bench import collectives
 from hpc_kit.bench.collectives import BUS_FACTORS, ELEMENT_BYTES, CommOptions, collective_plots
 from hpc_kit.bench.rank_timing import WARMUP_CALLS, time_calls
-from hpc_kit.bench.recorder import recorder_of_rank
-from hpc_kit.bench.results import ResultRow, format_number, format_quantity
+from hpc_kit.bench.recorder import Recorder, recorder_of_rank
+from hpc_kit.bench.results import ResultRow, Value, format_number, format_quantity
 from hpc_kit.planner.calibration import LIBRARY, fit_line
 from hpc_kit.runtime import devices
-from hpc_kit.runtime.process_group import distributed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from hpc_kit.bench.recorder import Recorder
-    from hpc_kit.bench.results import Value
-    from hpc_kit.runtime.process_group import Group
-
+from hpc_kit.runtime.process_group import Group, distributed
 
 _TIMEOUT = 300.0
 """Seconds after which the process group ends a collective that hangs."""

@@ -14,17 +14,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.bench import option_checks, training_runs
-from hpc_kit.bench.recorder import measure_in_turns
+from hpc_kit.bench.recorder import Recorder, measure_in_turns
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.variables import CHOICE
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "nn.DataParallel against DistributedDataParallel; spawn against srun"
 COLUMNS = {
@@ -53,11 +50,7 @@ class DataParallelOptions(NamedTuple):
     """Time limit of one run, in seconds."""
 
     def check(self) -> None:
-        """Check the options before anything is measured.
-
-        Raises:
-            SpecError: A variant is unknown, the batch does not divide, or memory is too small.
-        """
+        """Check the options before anything is measured."""
         option_checks.check_known_names("way", self.ways, VARIANTS)
         option_checks.check_divides(self.ranks, "global-batch", self.global_batch)
         option_checks.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")

@@ -50,11 +50,7 @@ def world_size() -> int:
 
 
 def rank_count(requested: int | None, default: int) -> int:
-    """Return the number of ranks: that of the step, otherwise the requested number.
-
-    Raises:
-        SpecError: The number of ranks of the step differs from the requested one.
-    """
+    """Return the number of ranks: that of the step, otherwise the requested number."""
     step_ranks = world_size()
     if step_ranks > 1 and requested not in {None, step_ranks}:
         raise SpecError(
@@ -133,11 +129,7 @@ def find_mpirun() -> str | None:
 
 
 def mpirun_command(ranks: int) -> list[str]:
-    """Return the command line of mpirun, found on PATH or beside this Python.
-
-    Raises:
-        SpecError: There is none.
-    """
+    """Return the command line of mpirun, found on PATH or beside this Python."""
     found = find_mpirun()
     if found is None:
         raise SpecError(

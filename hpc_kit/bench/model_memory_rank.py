@@ -17,14 +17,13 @@ from torch.optim.adamw import adamw
 
 from hpc_kit.bench import option_checks, rank_timing
 from hpc_kit.bench.model_memory import MemoryOptions, formula_text, state_bytes
-from hpc_kit.bench.recorder import recorder_of_rank
+from hpc_kit.bench.recorder import Recorder, recorder_of_rank
 from hpc_kit.bench.results import Plot
 from hpc_kit.runtime.process_group import distributed
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
 
-    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.runtime import Group
 
 

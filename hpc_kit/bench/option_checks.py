@@ -22,11 +22,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Check that all names are known.
-
-    Raises:
-        SpecError: A name is unknown; the error lists the known names.
-    """
+    """Check that all names are known."""
     if unknown := [name for name in names if name not in known]:
         raise SpecError(
             f"unknown {kind} {unknown[0]!r}", found=",".join(names), remedy=f"one or more of {','.join(known)}"
@@ -34,21 +30,13 @@ def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -
 
 
 def check_several_ranks(ranks: int, what: str) -> None:
-    """Check that there are at least two ranks; `what` is the sentence of the error.
-
-    Raises:
-        SpecError: There is one rank only.
-    """
+    """Check that there are at least two ranks; `what` is the sentence of the error."""
     if ranks < 2:
         raise SpecError(what, found=f"--ranks {ranks}", remedy="--ranks 2 or more")
 
 
 def check_divides(ranks: int, option: str, number: int) -> None:
-    """Check that the ranks divide the number of an option without its dashes: "global-batch".
-
-    Raises:
-        SpecError: A remainder is left; the error names the next number without one.
-    """
+    """Check that the ranks divide the number of an option without its dashes: "global-batch"."""
     if number % ranks:
         raise SpecError(
             f"the ranks do not divide the {option}",
@@ -80,14 +68,7 @@ def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path
 def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> None:
     """Check the free memory of every rank's GPU; CPUs are not checked. Every rank must call this collective.
 
-    Args:
-        needed: Bytes, of a rank.
-        what: Subject of the error: "the model".
-        remedy: Remedy of the error: "fewer --ranks".
-        world: The ranks.
-
-    Raises:
-        SpecError: A GPU has too little memory. All ranks raise the same error.
+    `needed` are the bytes of one rank. The other arguments are those of `check_memory`. All ranks raise the same error.
     """
     if world.device.type != "cuda":
         return
@@ -100,16 +81,9 @@ def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> Non
 
 
 def check_memory(needed: float, what: str, remedy: str, *, free: int | None = None) -> None:
-    """Check that there is enough free memory.
+    """Check that the bytes of all ranks on this machine are free. `free` is by default `free_memory()`.
 
-    Args:
-        needed: Bytes, of all ranks on this machine together.
-        what: Subject of the error: "the model".
-        remedy: Remedy of the error: "fewer --ranks".
-        free: Free bytes; default: `free_memory()`.
-
-    Raises:
-        SpecError: There is too little memory.
+    `what` is the subject of the error, "the model", and `remedy` its advice, "fewer --ranks".
     """
     free = free_memory() if free is None else free
     if free is not None and needed > free:

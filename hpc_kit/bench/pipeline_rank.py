@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,12 @@ from torch.nn import functional as F  # noqa: N812  torch's own habit
 
 from hpc_kit.bench import option_checks, rank_timing, resnet_halves
 from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, PipelineOptions, batch_bytes
-from hpc_kit.bench.recorder import recorder_of_rank
+from hpc_kit.bench.recorder import Recorder, recorder_of_rank
 from hpc_kit.bench.results import Plot
 from hpc_kit.errors import SpecError
+from hpc_kit.runtime import Group
 from hpc_kit.runtime.process_group import distributed
 from hpc_kit.spec.job import idle_share
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
-    from hpc_kit.runtime import Group
-
 
 ONE_DEVICE, TWO_HALVES, PIPELINED = "one device", "model parallel", "pipelined"
 ONE_DEVICE_AGAIN, ONE_DEVICE_IN_SPLITS = f"{ONE_DEVICE}, again", f"{ONE_DEVICE}, in splits"
@@ -248,11 +244,7 @@ def ideal_efficiency(micro_batches: int, ranks: int, stages_per_rank: int = 1) -
 
 
 def stages_per_rank(name: str) -> int:
-    """Return the number of stages that the schedule gives each rank.
-
-    Raises:
-        SpecError: This torch has no such schedule.
-    """
+    """Return the number of stages that the schedule gives each rank."""
     return STAGES_PER_RANK if issubclass(_schedule_class(name), PipelineScheduleMulti) else 1
 
 
@@ -270,11 +262,7 @@ def unsplit_work(world: Group, micro_batches: int) -> Callable[[], None]:
 
 
 def pipelined_work(world: Group, name: str, micro_batches: int) -> Callable[[], None]:
-    """Return the same work in stages over all ranks.
-
-    Raises:
-        SpecError: The schedule cannot be laid out over these ranks and micro-batches.
-    """
+    """Return the same work in stages over all ranks."""
     schedule_class, per_rank = _schedule_class(name), stages_per_rank(name)
     indices = _stage_indices(schedule_class, world.rank, world.world_size, per_rank)
     total = per_rank * world.world_size

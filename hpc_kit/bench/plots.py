@@ -8,7 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hpc_kit.bench.results import column_title, format_label, format_quantity
+from hpc_kit.bench.results import (
+    BenchResult,
+    Column,
+    Plot,
+    ResultRow,
+    Value,
+    column_title,
+    format_label,
+    format_quantity,
+)
 from hpc_kit.plotting import pyplot, save
 
 if TYPE_CHECKING:
@@ -16,8 +25,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value
 
 
 COLOURS = ("#2f6fde", "#d9661f", "#1a936f", "#c2407e", "#7a5cc4", "#9a7b00", "#3d8a9c", "#83838a")
@@ -53,11 +60,7 @@ _STYLE: dict[str, Any] = {
 
 
 def draw_files(document: BenchResult, folder: Path) -> list[Path]:
-    """Write every plot with data as PNG and SVG; return the files.
-
-    Raises:
-        SpecError: matplotlib is not installed, or a file cannot be written.
-    """
+    """Write every plot with data as PNG and SVG; return the files."""
     written = []
     for plot in document.plots:
         if not plot_curves(document, plot):
@@ -74,9 +77,6 @@ def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
     """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
     Every id begins with the prefix, so that one page can contain several plots.
-
-    Raises:
-        SpecError: matplotlib is not installed.
     """
     text = io.StringIO()
     # With a fixed salt and no date, the same result gives the same bytes.

@@ -11,9 +11,10 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -21,9 +22,6 @@ from msgspec import Struct, structs
 from hpc_kit.bench.results import format_number
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE, write_whole
 from hpc_kit.slurm import nodelist
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 THRESHOLD = 0.7
 """A node is slow if a rate is below this share of the median."""
@@ -355,11 +353,6 @@ def report_file(node: str) -> str:
     return f"node-{node}.json"
 
 
-def write_report(folder: Path, report: NodeReport) -> None:
-    """Write or replace the report of a node."""
-    write_whole(folder / report_file(report.node), msgspec.json.encode(report), lasting=False)
-
-
 class NodeMeasurement:
     """The report of this node while it is measured."""
 
@@ -370,7 +363,7 @@ class NodeMeasurement:
     def add(self, **values: Any) -> None:
         """Add values to the report and write it."""
         self.report = structs.replace(self.report, **values, seconds=time.monotonic() - self.start)
-        write_report(self.folder, self.report)
+        write_whole(self.folder / report_file(self.report.node), msgspec.json.encode(self.report), lasting=False)
 
     def time_left(self, seconds: float) -> float:
         """Return the seconds until a moment after the start; 0 if the moment has passed."""

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import structs
 
-from hpc_kit.bench.preflight import read_verdict
+from hpc_kit.bench.preflight import PreflightVerdict, read_verdict
 from hpc_kit.bench.slurm_job import QUEUE_PAUSE, QueuedJob
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.script.render import render_resolved
-from hpc_kit.submission.submit import submit_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hpc_kit.bench.preflight import PreflightVerdict
-    from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.submission.submit import Submission
+from hpc_kit.spec.resolve import Resolved
+from hpc_kit.submission.submit import Submission, submit_script
 
 TIME_LIMIT = "00:05:00"
 
 
 def measuring_job(resolved: Resolved) -> Resolved:
-    """Return a job with the nodes of another job, spare nodes included, that only measures them.
-
-    Raises:
-        SpecError: The job is heterogeneous.
-    """
+    """Return a job with the nodes of another job, spare nodes included, that only measures them."""
     if resolved.components:
         raise SpecError(
             "the nodes of a heterogeneous job cannot be measured",

@@ -16,14 +16,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench.collectives import BUS_FACTORS
-from hpc_kit.bench.preflight import MOST_PEERS, find_culprits
+from hpc_kit.bench.preflight import MOST_PEERS, NodeMeasurement, find_culprits
 from hpc_kit.runtime.rendezvous import network, store
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.meeting import wait_until
 
 if TYPE_CHECKING:
     from hpc_kit.bench.collectives_rank import BackendUnderTest, RankPair
-    from hpc_kit.bench.preflight import NodeMeasurement
     from hpc_kit.runtime.world import World
 
 SIGN_IN_SECONDS = 30.0

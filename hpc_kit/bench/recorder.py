@@ -88,17 +88,10 @@ class Recorder:
 
 
 class FileRecorder(Recorder):
-    """Recorder that builds the result.
+    """Recorder that builds the result. `command` is the command line that repeats the measurement.
 
-    Args:
-        bench: Name of the benchmark.
-        title: One line on the measured quantity.
-        columns: Quantities of the rows.
-        parameters: Options of the benchmark.
-        command: Command line that repeats the measurement.
-        save: Called with the result after each row; the result is marked as interrupted until the end.
-        print_progress: Called with each progress line.
-        load_seconds: Seconds to measure the load by other work, before and after.
+    `save` is called with the result after each row; the result is marked as interrupted until the end. The load by
+    other work is measured for `load_seconds`, before and after.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hpc_kit.bench.machine import MeasuredMachine
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, explain_file_errors
 
 FORMAT = 1
 SPREAD = "spread"
@@ -138,19 +138,11 @@ def _unflatten_row(flat: object, measured: set[str]) -> object:
 
 
 def read_result(path: Path) -> BenchResult:
-    """Read a result from a file.
-
-    Raises:
-        SpecError: The file is missing, is not a result, or was written by a later hpc_kit.
-    """
-    try:
+    """Read a result from a file."""
+    remedy = "hpc-kit bench comm --json > A.json writes one; hpc-kit bench --help lists the others"
+    what = f"cannot read {path} as the result of a bench"
+    with explain_file_errors(SpecError, what, remedy, also=(msgspec.MsgspecError,)):
         document = decode_result(path.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
-        raise SpecError(
-            f"cannot read {path} as the result of a bench",
-            found=str(error),
-            remedy="hpc-kit bench comm --json > A.json writes one; hpc-kit bench --help lists the others",
-        ) from error
     if document.format > FORMAT:
         raise SpecError(
             f"{path} is the result of a later hpc_kit",

@@ -16,19 +16,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpc_kit.bench import option_checks, slurm_job
-from hpc_kit.bench.recorder import measure_in_turns
+from hpc_kit.bench.recorder import Recorder, measure_in_turns
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.sizes import count_gres_gpus
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
-
 
 TITLE = "From the command to the first step"
 PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
@@ -57,11 +53,7 @@ class StartOptions(NamedTuple):
     """Seconds for one start."""
 
     def check(self) -> None:
-        """Check the options before anything is measured.
-
-        Raises:
-            SpecError: A variant is unknown, or ranks do not divide over the nodes.
-        """
+        """Check the options before anything is measured."""
         option_checks.check_known_names("way", self.ways, JOBS)
         for number in self.ranks:
             nodes = min(self.nodes, number)

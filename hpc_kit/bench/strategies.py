@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import local_ranks, option_checks, training_runs
-from hpc_kit.bench.recorder import measure_in_turns, recorder_of_rank
+from hpc_kit.bench.recorder import Recorder, measure_in_turns, recorder_of_rank
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, Plot, median_error, summarize
 from hpc_kit.errors import JobFailed
 from hpc_kit.planner import advice
@@ -22,7 +22,6 @@ from hpc_kit.runtime.process_group import distributed
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.runtime import Group
 
 TITLE = "Ways of splitting the training, side by side"
@@ -99,11 +98,7 @@ class StrategyOptions(NamedTuple):
     """Time limit of one run, in seconds."""
 
     def check(self) -> None:
-        """Check the options before anything is measured.
-
-        Raises:
-            SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
-        """
+        """Check the options before anything is measured."""
         option_checks.check_known_names("strategy", self.strategies, STRATEGIES)
         option_checks.check_several_ranks(self.ranks, "nothing is split over one rank")
         for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):

@@ -29,11 +29,7 @@ Summary: TypeAlias = dict[str, float | str]
 
 
 def find_training_program(name: str) -> Path:
-    """Find a program of jobs/train, first in the project, then among the shipped ones.
-
-    Raises:
-        SpecError: There is no such program.
-    """
+    """Find a program of jobs/train, first in the project, then among the shipped ones."""
     folders = search_path.search_folders("jobs", search_path.current_folder())
     for folder in folders:
         if (path := folder / "train" / name).is_file():
@@ -46,11 +42,7 @@ def find_training_program(name: str) -> Path:
 
 
 def training_command(name: str, *words: str) -> list[str]:
-    """Return the command line of a program of jobs/train.
-
-    Raises:
-        SpecError: There is no such program.
-    """
+    """Return the command line of a program of jobs/train."""
     return [sys.executable, str(find_training_program(name)), *words]
 
 

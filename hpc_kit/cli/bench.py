@@ -13,7 +13,7 @@ import click
 
 from hpc_kit.bench import collectives, data_parallel, model_memory, pipeline, processes, startup, strategies
 from hpc_kit.bench.local_ranks import rank_count, run_ranks, world_size
-from hpc_kit.bench.results import column_title, format_label, format_number, format_quantity, read_result
+from hpc_kit.bench.results import BenchResult, column_title, format_label, format_number, format_quantity, read_result
 from hpc_kit.bench.training_runs import find_training_program
 from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
 from hpc_kit.cli.groups import OrderedGroup
@@ -26,7 +26,6 @@ from hpc_kit.slurm.units import format_count
 if TYPE_CHECKING:
     from hpc_kit.bench.comparison import Comparison
     from hpc_kit.bench.recorder import Recorder
-    from hpc_kit.bench.results import BenchResult
 
 Measurement = tuple[Any, Callable[["Recorder"], None]]
 """The options of a benchmark and the function that measures with them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,10 @@ import click
 
 from hpc_kit.cli.output import INTERRUPTED, short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import JobFailed, RecordError, SpecError
+from hpc_kit.errors import JobFailed, RecordError, SpecError, explain_file_errors
 from hpc_kit.run_files import RUN_VARIABLE, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import BenchResult, Column
 
@@ -58,17 +57,8 @@ def run_bench(
 ) -> int:
     """Run a benchmark, print its progress to stderr, and write its results. In a step, only rank 0 writes.
 
-    Args:
-        bench: Name of the benchmark.
-        title: One line about the benchmark.
-        columns: The quantities of its rows.
-        parameters: The values of its options.
-        measure: Adds rows. After Ctrl-C or a failed rank, the rows so far are printed and written.
-        out: Folder of the result files; None: the default of `--out`.
-        as_json: Print the results as JSON instead of a table.
-
-    Returns:
-        The exit status: 0, or 130 after Ctrl-C.
+    `measure` adds rows. After Ctrl-C or a failed rank, the rows so far are printed and written. Return the exit status:
+    0, or 130 after Ctrl-C.
 
     Raises:
         RecordError: The folder is not writable.
@@ -119,12 +109,8 @@ def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | Non
 
         runs = load_cluster(default_cluster_name(Path.cwd(), os.environ), root=Path.cwd()).runs
         out = Path(runs, f"bench_{bench}", f"{dt.datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - the reader's own clock
-    try:
+    with explain_file_errors(RecordError, f"cannot make {out}", "write to another folder: --out FOLDER"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(
-            f"cannot make {out}", found=error.strerror, remedy="write to another folder: --out FOLDER"
-        ) from error
     return out
 
 
@@ -136,13 +122,12 @@ def _write_json(document: BenchResult, folder: Path | None) -> None:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    try:
+    with explain_file_errors(RecordError, f"cannot write {path}", "free some space there"):
         write_whole(path, data, 0o644)
-    except OSError as error:
-        raise RecordError(f"cannot write {path}", found=error.strerror, remedy="free some space there") from error
 
 
 def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) -> None:
+    from hpc_kit.bench import plots
     from hpc_kit.bench.markdown_report import render_result
     from hpc_kit.bench.results import encode_result
 
@@ -150,20 +135,13 @@ def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) 
         report = folder / f"bench_{document.bench}.md"
         # Write the report before the plots, which take seconds: a job at its time limit may be killed.
         _write_file(report, render_result(document).encode())
-        pictures = draw_plots(document, folder)
+        pictures = []
+        try:
+            pictures = plots.draw_files(document, folder)
+        except SpecError as error:  # there is no matplotlib
+            echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
         text = render_result(document, [path.name for path in pictures if path.suffix == ".png"])
         _write_file(report, text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
         echo(f"bench   {short_path(folder)}/{files}", err=True)
     echo(encode_result(document).decode() if as_json else render_result(document), nl=False)
-
-
-def draw_plots(document: BenchResult, folder: Path) -> list[Path]:
-    """Draw the plots as files. Without matplotlib, print a note to stderr."""
-    from hpc_kit.bench import plots as drawing
-
-    try:
-        return drawing.draw_files(document, folder)
-    except SpecError as error:
-        echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
-        return []

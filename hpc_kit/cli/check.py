@@ -13,7 +13,7 @@ import click
 
 from hpc_kit.cli.job_arguments import JobCommand, JobRequest, complete_job, job_options, parse_request, resolve_request
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, explain_file_errors
 from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 
@@ -145,12 +145,8 @@ def _script_path(request: JobRequest) -> str | None:
 def _check_file(request: JobRequest, name: str, *, alone: bool) -> tuple[CheckReport, str]:
     """Check a script, and return the report and its text. `alone`: other programs check it, too."""
     shown = "stdin" if name == "-" else name
-    try:
+    with explain_file_errors(SpecError, f"cannot read {name}", "write the path of a batch script"):
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise SpecError(
-            f"cannot read {name}", found=error.strerror, remedy="write the path of a batch script"
-        ) from error
     cluster = None
     if request.cluster is not None:
         from hpc_kit.spec.load import load_cluster

@@ -6,26 +6,20 @@ import datetime as dt
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session, parse_age
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, open_session, parse_age
 from hpc_kit.cli.output import short_path
+from hpc_kit.cli.run_lookup import belongs_to
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.errors import RecordError, SpecError, explain_file_errors
 from hpc_kit.runs.backend import query_runs
-from hpc_kit.runs.cluster_match import may_belong_to
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpc_kit.cli.options import Session
-    from hpc_kit.runs.run_folders import Run
 
 
 @click.command("clean")
@@ -46,13 +40,8 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     old = [run for run in RunIndex(session.runs).all_runs() if _submitted(run) < before]
     active = _active_ids(old, session) if old else set()
     in_use = _folders_in_use({run.folder.parent for run in old}, active)
-    runs = [
-        run
-        for run in old
-        if run.job_id not in active
-        and run.folder not in in_use
-        and may_belong_to(run, session.cluster.name, session.client)
-    ]
+    ended = [run for run in old if run.job_id not in active and run.folder not in in_use]
+    runs = [run for run in ended if belongs_to(run, session)]
     if len(runs) < len(old):
         kept = format_count(len(old) - len(runs), "old run")
         echo(f"kept: {kept} of jobs that have not ended, or of another cluster (--cluster)", err=True)
@@ -67,14 +56,12 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
             raise SpecError("the deletion needs a confirmation, and there is no terminal to ask on", remedy="add --yes")
         click.confirm(f"delete {format_count(len(runs), 'run')} ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
-        try:
+        with explain_file_errors(RecordError, f"cannot delete {path}", "ask its owner"):
             # The folder of a resubmitted job is a link to the first run.
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
     for folder in {run.folder.parent for run in runs}:
         # The last run of a job leaves a link `latest` to nothing.
         _remove_empty(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, explain_file_errors
 
 
 @click.command("env")
@@ -34,10 +34,8 @@ def command(as_json: bool, file: Path | None) -> None:
 
 
 def _read_variables(file: Path) -> dict[str, str]:
-    try:
+    with explain_file_errors(SpecError, f"cannot read {file}", "write a JSON object of strings", also=(ValueError,)):
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read {file}", found=str(error), remedy="write a JSON object of strings") from error
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise SpecError(f"{file} is not a flat JSON object of strings", remedy='{"SLURM_PROCID": "0", ...}')
     return data

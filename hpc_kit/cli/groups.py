@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpc_kit.cli.terminal import READER_GONE
 from hpc_kit.errors import HpcKitError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ReaderGoneError(Exception):

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
 
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import format_table, short_path
-from hpc_kit.cli.run_lookup import open_sessions_of
+from hpc_kit.cli.run_lookup import JobGroup, belongs_to, open_sessions_of
 from hpc_kit.cli.terminal import echo
-from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.history import Attempt, History, read_history
-from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
+from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.job_ids import parse_job_ids
 from hpc_kit.slurm.start_forecast import format_duration
 from hpc_kit.slurm.units import format_count
-
-if TYPE_CHECKING:
-    from hpc_kit.cli.run_lookup import JobGroup
-    from hpc_kit.runs.run_folders import Run
 
 # The batch script writes the keys into the file `history` of the run.
 DECISIONS = {
@@ -71,10 +65,7 @@ def _select_runs(group: JobGroup) -> list[Run]:
         return [each for run in own for each in (run.elements() or [run])]
     runs: list[Run] = []
     for word in group.words:
-        named = [
-            index.require(job_id, lambda run: may_belong_to(run, session.cluster.name, session.client))
-            for job_id in parse_job_ids(word)
-        ]
+        named = [index.require(job_id, lambda run: belongs_to(run, session)) for job_id in parse_job_ids(word)]
         found = named or [*index.find_by_name(word), *index.find_unrecorded(word)]
         if not found:
             raise index.unknown_job_error([word])

@@ -13,7 +13,7 @@ import click
 from hpc_kit.cli.options import FILE, JSON_OPTION
 from hpc_kit.cli.output import print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.errors import HpcKitError, SpecError, explain_file_errors
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -41,13 +41,9 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
     _refuse_other_files(script)
     if output is not None:
         toml_documents.check_new(output, "-o")
-    try:
+    with explain_file_errors(SpecError, f"cannot read {script}", "write the path of a batch script"):
         # A comment in another encoding does not stop the import.
         text = script.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise SpecError(
-            f"cannot read {script}", found=error.strerror, remedy="write the path of a batch script"
-        ) from error
     name = re.sub(r"[^\w.+-]+", "_", (output or script).stem) or "job"
     job, notes = import_script(text, name, script.name)
     obstacle = _find_obstacle(job)

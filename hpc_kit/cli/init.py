@@ -13,7 +13,7 @@ from typing import NamedTuple
 import click
 
 from hpc_kit.cli.output import print_line
-from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.errors import RecordError, SpecError, explain_file_errors
 from hpc_kit.run_files import write_whole
 from hpc_kit.spec import search_path, toml_documents
 
@@ -89,8 +89,9 @@ def command(
     shipped = search_path.shipped_folder("jobs").parent
     if minimal:
         jobs = jobs or ("ddp_1node",)
-    wanted = [path.relative_to(shipped) for path in (_files_of_jobs(jobs) if jobs else _all_files())]
-    wanted += _cluster_files()
+    paths = [path for job in jobs for path in _files_of_job(job)] if jobs else _all_files()
+    # Several jobs need the same templates and modules: the same key of `texts`.
+    wanted = [*(path.relative_to(shipped) for path in paths), *_cluster_files()]
     if minimal:
         wanted = [path for path in wanted if _is_minimal(path)]
     texts = {path: (shipped / path).read_bytes() for path in wanted}
@@ -125,17 +126,8 @@ def _cluster_files() -> list[Path]:
     return [path.relative_to(path.parents[1]) for path in found]
 
 
-def _files_of_jobs(jobs: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the files of jobs: extended job files, templates, programs and imported modules."""
-    seen: set[Path] = set()
-    for job in jobs:
-        for path in _files_of_job(job):
-            if path not in seen:
-                seen.add(path)
-                yield path
-
-
 def _files_of_job(job: str) -> Iterator[Path]:
+    """Yield the files of a job: extended job files, templates, programs and imported modules."""
     shipped = search_path.shipped_folder("jobs")
     name, data = job, dict[str, object]()
     while name:
@@ -179,13 +171,11 @@ def _write_file(path: Path, content: bytes) -> None:
         if not path.is_file() or path.read_bytes() != content:
             print_line("kept", f"{path}: yours")
         return
-    try:
+    remedy = "write to a folder with free space and write permission: hpc-kit init FOLDER"
+    with explain_file_errors(RecordError, f"cannot write {path}", remedy):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written atomically: the next `init` would keep half a file as the user's own.
         write_whole(path, content, 0o666, lasting=False)
-    except OSError as error:
-        remedy = "write to a folder with free space and write permission: hpc-kit init FOLDER"
-        raise RecordError(f"cannot write {path}", found=error.strerror, remedy=remedy) from error
     print_line("written", str(path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -14,9 +15,6 @@ from hpc_kit.slurm.start_forecast import format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpc_kit.runs.progress import RunProgress
     from hpc_kit.runs.status import JobLine
 
 
@@ -107,7 +105,8 @@ def _colour(state: JobState) -> str | None:
 
 def job_json(line: JobLine) -> dict[str, object]:
     """Return a job as a JSON object. Times come from Slurm and have no time zone."""
-    status, history = line.status, line.history
+    status, history, progress = line.status, line.history, line.progress
+    slowest = progress.slowest._asdict() if progress and progress.slowest else None
     return {
         "job_id": line.job_id,
         "name": line.name,
@@ -126,12 +125,8 @@ def job_json(line: JobLine) -> dict[str, object]:
         "attempts": len(history.attempts) or None,
         "lost": history.lost if history.attempts else None,
         "run": str(line.run.folder) if line.run else None,
-        "progress": _progress_json(line.progress) if line.progress else None,
+        "progress": {**progress._asdict(), "slowest": slowest} if progress else None,
     }
-
-
-def _progress_json(progress: RunProgress) -> dict[str, object]:
-    return {**progress._asdict(), "slowest": progress.slowest._asdict() if progress.slowest else None}
 
 
 def _iso_time(value: object) -> str | None:

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.ssh.hosts import LaunchHost

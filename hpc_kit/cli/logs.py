@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,19 +15,15 @@ from hpc_kit.cli.outcomes import follow_run, outcome_json, print_array_outcome, 
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import PIPE_CLOSED, READER_GONE, echo
-from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob, explain_file_errors
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import cluster_option, describe_cluster, unknown_here
 from hpc_kit.runs.logs import LogReader, decode_line
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
+from hpc_kit.runs.run_folders import Run
+from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.job_status import JobStatus
 
 JSON_BYTES = 16 << 20
 """Bytes of each log in the document of --json."""
@@ -149,17 +145,13 @@ def _print_log(log: Path) -> None:
 
 
 def _read_chunks(log: Path) -> Iterator[str]:
-    try:
-        with log.open(encoding="utf-8", errors="replace", newline="") as file:
-            # A whole line at a time, so that no escape sequence is cut in two. A line may be longer than memory.
-            while text := file.readline(_CHUNK):
-                yield text
-    except OSError as error:
-        raise UnknownJob(
-            f"there is no {short_path(log)}",
-            found=error.strerror,
-            remedy="see whether the job has started: hpc-kit status; --batch prints the output of its script",
-        ) from error
+    what = f"there is no {short_path(log)}"
+    remedy = "see whether the job has started: hpc-kit status; --batch prints the output of its script"
+    failed = explain_file_errors(UnknownJob, what, remedy)
+    with failed, log.open(encoding="utf-8", errors="replace", newline="") as file:
+        # A whole line at a time, so that no escape sequence is cut in two. A line may be longer than memory.
+        while text := file.readline(_CHUNK):
+            yield text
 
 
 def _print_all_ranks(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +14,6 @@ from hpc_kit.run_files import RECORD
 from hpc_kit.slurm.job_ids import sort_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpc_kit.runs.first_failure import RankFailure
     from hpc_kit.runs.follow import Event
     from hpc_kit.runs.outcome import Outcome

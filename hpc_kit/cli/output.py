@@ -7,18 +7,16 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import click
 
 from hpc_kit.cli.options import runs_option
 from hpc_kit.cli.terminal import echo
 from hpc_kit.spec.default_cluster import VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from msgspec import structs
@@ -16,16 +16,14 @@ from hpc_kit.cli.options import FILE
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner import hardware, job_files, model_catalogue, search
 from hpc_kit.planner.advice import advise
+from hpc_kit.planner.job_files import JobModel
 from hpc_kit.planner.search import PlanningTask, SearchResult
 from hpc_kit.planner.target import PlanningTarget, parse_framework, resolve_target
+from hpc_kit.planner.transformer import Transformer
 from hpc_kit.spec import load
 from hpc_kit.spec.default_cluster import default_cluster_name
+from hpc_kit.spec.job import Job
 from hpc_kit.spec.toml_documents import check_new
-
-if TYPE_CHECKING:
-    from hpc_kit.planner.job_files import JobModel
-    from hpc_kit.planner.transformer import Transformer
-    from hpc_kit.spec.job import Job
 
 
 def _option(*names: str, **settings: Any) -> Any:
@@ -107,11 +105,7 @@ CALIBRATION_OPTIONS = frozenset({"cluster", "measured", "comm"})
 
 
 def check_other_options(mode: str, allowed: frozenset[str]) -> None:
-    """Check that the command line contains only the options that one mode of `plan` uses.
-
-    Raises:
-        SpecError: The command line contains other options.
-    """
+    """Check that the command line contains only the options that one mode of `plan` uses."""
     context = click.get_current_context()
     flags = {each.name: each.metadata["names"][0].partition("/")[0] for each in fields(PlanOptions)}
     # An option that is given with its default value counts, too.

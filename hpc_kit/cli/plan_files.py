@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, explain, hardware, job_files
 from hpc_kit.planner.job_files import SupportedPlan
-from hpc_kit.planner.search import describe_layout
+from hpc_kit.planner.search import Plan, SearchResult, describe_layout
 from hpc_kit.planner.target import measured_file
 from hpc_kit.spec import load
 from hpc_kit.spec.default_cluster import default_cluster_name
@@ -20,9 +19,6 @@ from hpc_kit.spec.resolve import resolve
 from hpc_kit.spec.resources import Resources
 from hpc_kit.spec.toml_documents import save_job
 from hpc_kit.submission.program_job import job_for_program
-
-if TYPE_CHECKING:
-    from hpc_kit.planner.search import Plan, SearchResult
 
 WRITE_OPTION = "--write"
 _SHORT_TRAINING_DAYS = 0.25
@@ -44,9 +40,6 @@ def write_job_file(
         program: The program after `--`, instead of all others.
         path: The new job file.
         tokens: Tokens to train on.
-
-    Raises:
-        SpecError: The programs support none of the plans.
     """
     root, only = Path.cwd(), bool(program)
     own = named or (job_for_program(program) if program else None)
@@ -138,11 +131,7 @@ _SHOWN_CASES = 3
 
 
 def predict_cases(cases: Path, output: Path) -> int:
-    """Predict the runs of a CSV file and write another one. Print the assumptions to stderr.
-
-    Raises:
-        SpecError: The file is not readable, or both paths are the same file.
-    """
+    """Predict the runs of a CSV file and write another one. Print the assumptions to stderr."""
     from hpc_kit.planner import cases as batch
 
     if output.exists() and cases.exists() and output.samefile(cases):
@@ -171,11 +160,7 @@ def _list_ids(ids: list[str], runs: int) -> str:
 
 
 def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path | None) -> int:
-    """Submit the job that measures a GPU. With `comm`, add links that `bench comm` has measured.
-
-    Raises:
-        SpecError: The cluster does not exist, or the results are not readable.
-    """
+    """Submit the job that measures a GPU. With `comm`, add links that `bench comm` has measured."""
     root = Path.cwd()
     name = cluster or default_cluster_name(root, os.environ)
     _check_cluster(name, root)
@@ -195,11 +180,7 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
 
 
 def _check_cluster(name: str, root: Path) -> None:
-    """Check that there is a cluster file.
-
-    Raises:
-        SpecError: No such file. For a machine of the catalogue, the message shows the file to write.
-    """
+    """Check that there is a cluster file."""
     try:
         load.load_cluster(name, root=root)
     except SpecError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.cli.output import format_table, print_wrapped
@@ -22,8 +23,6 @@ from hpc_kit.planner.search import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpc_kit.planner.advice import Advice
     from hpc_kit.planner.target import PlanningTarget
 

@@ -8,7 +8,7 @@ import click
 
 from hpc_kit.cli.groups import OrderedGroup
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError, page
+from hpc_kit.errors import SpecError, explain_file_errors, page
 from hpc_kit.spec import search_path
 from hpc_kit.spec.load import load_cluster
 
@@ -34,10 +34,8 @@ def command() -> None:
 def run(cluster: str, program: tuple[str, ...]) -> None:
     """Run a command with the embedded Slurm on PATH."""
     environ = _embedded_environ(cluster)
-    try:
+    with explain_file_errors(SpecError, f"cannot run {program[0]}", "name a command on PATH"):
         os.execvpe(program[0], program, environ)  # noqa: S606 - the user's own command
-    except OSError as error:
-        raise SpecError(f"cannot run {program[0]}", found=str(error), remedy="name a command on PATH") from error
 
 
 @command.command("path")

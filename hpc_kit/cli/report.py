@@ -13,7 +13,7 @@ from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import RecordError, SpecError, UnknownJob
+from hpc_kit.errors import RecordError, SpecError, UnknownJob, explain_file_errors
 from hpc_kit.run_files import write_whole
 from hpc_kit.spec.secrets import mask_text
 
@@ -51,17 +51,13 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     if out == "-":
         echo(text, nl=False)
         return
-    try:
+    with explain_file_errors(RecordError, f"cannot write {out}", "write to another file: --out FILE"):
         path = Path(out).resolve()
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # a pipe
         else:
             # The page contains the script and the environment of a run, whose folder only its owner can read.
             write_whole(path, text.encode(), 0o600, lasting=False)
-    except OSError as error:
-        raise RecordError(
-            f"cannot write {out}", found=error.strerror, remedy="write to another file: --out FILE"
-        ) from error
     echo(out)
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli.job_arguments import parse_settings
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
-from hpc_kit.cli.run_lookup import open_session_of
+from hpc_kit.cli.run_lookup import belongs_to, open_session_of
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
-from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
+from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.runs.status import JobSelection, list_jobs
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.states import JobState
 from hpc_kit.spec import search_path
-
-if TYPE_CHECKING:
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
 
 CHANGED_LINES = 12
 """Maximum number of printed lines about changed code."""
@@ -54,7 +49,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
             found=f"runs of {job_id}: {', '.join(each.job_id for each in named[:RECENT_RUNS])}",
             remedy=f"hpc-kit resubmit {named[0].job_id}",
         )
-    run = index.require(job_id, lambda run: may_belong_to(run, session.cluster.name, session.client))
+    run = index.require(job_id, lambda run: belongs_to(run, session))
     again = prepare_resubmission(run, parse_settings(settings), root)
     _check_end(run, index, session.client, restarts=again.resolved.job.restart is not None)
     if again.changes:

@@ -6,8 +6,9 @@ cluster may have a job of another project with the same id.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -16,17 +17,12 @@ from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError, UnknownJob
 from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.runs.status import JobSelection
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.cluster_identity import find_command
 from hpc_kit.spec import search_path
 from hpc_kit.spec.load import load_cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
 
 
 class JobGroup(NamedTuple):
@@ -143,10 +139,10 @@ def find_run(word: str | None, cluster: str | None) -> tuple[Run, Session]:
     session = open_session_of([word] if word else [], cluster)
     run = _find_in(session, word)
     # A name means the latest run, whichever cluster ran it.
-    if cluster is None and run.record is not None and not _belongs_to(run, session):
+    if cluster is None and run.record is not None and not belongs_to(run, session):
         name = cluster_option(run.record)
         other = _open_reachable(name)
-        if other is not None and _belongs_to(run, other):
+        if other is not None and belongs_to(run, other):
             session = other
             _set_cluster_option(name)
     return run, session
@@ -154,7 +150,7 @@ def find_run(word: str | None, cluster: str | None) -> tuple[Run, Session]:
 
 def client_of_run(run: Run, session: Session) -> SlurmClient | None:
     """Return the client of the Slurm that ran the job; None if the job belongs to another cluster."""
-    return client_for(run, session.client) if _belongs_to(run, session) else None
+    return client_for(run, session.client) if belongs_to(run, session) else None
 
 
 def _find_in(session: Session, word: str | None) -> Run:
@@ -164,7 +160,7 @@ def _find_in(session: Session, word: str | None) -> Run:
             runs = index.find_by_name(word) or index.find_unrecorded(word)
             if runs:
                 return runs[0]
-        return index.require(word, lambda run: _belongs_to(run, session))
+        return index.require(word, lambda run: belongs_to(run, session))
     recent = index.recent(1)
     if recent:
         return recent[0]
@@ -178,14 +174,15 @@ def _find_in(session: Session, word: str | None) -> Run:
     raise UnknownJob(f"no runs in {folder}", remedy="hpc-kit submit ddp_4node")
 
 
-def _belongs_to(run: Run, session: Session) -> bool:
+def belongs_to(run: Run, session: Session) -> bool:
+    """Return whether a run may be one of the cluster of a session."""
     return may_belong_to(run, session.cluster.name, session.client)
 
 
 def _find_own_ids(session: Session, ids: Iterable[str]) -> set[str]:
     """Return the ids of which this cluster has a run."""
     index = RunIndex(session.runs)
-    return {job_id for job_id in ids if any(_belongs_to(run, session) for run in index.find_all(job_id))}
+    return {job_id for job_id in ids if any(belongs_to(run, session) for run in index.find_all(job_id))}
 
 
 def _other_clusters(session: Session, ids: Sequence[str], *, with_files: bool) -> list[str]:
@@ -194,7 +191,7 @@ def _other_clusters(session: Session, ids: Sequence[str], *, with_files: bool) -
     `with_files` adds the cluster files of the project with another folder of runs that contains one of these ids.
     """
     index = RunIndex(session.runs)
-    runs = [run for job_id in ids for run in index.find_all(job_id) if not _belongs_to(run, session)]
+    runs = [run for job_id in ids for run in index.find_all(job_id) if not belongs_to(run, session)]
     names = [cluster_option(run.record) for run in runs if run.record is not None]
     root = search_path.current_folder()
     for path in sorted((root / "env").glob("*.toml")) if with_files else []:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,14 +13,11 @@ from hpc_kit.cli.output import print_line
 from hpc_kit.cli.run_lookup import client_of_run, find_run
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
-from hpc_kit.run_files import read_stacks, read_stall
+from hpc_kit.run_files import RankStack, read_stacks, read_stall
 from hpc_kit.runs.backend import query_runs
+from hpc_kit.runs.run_folders import Run
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.option_values import fold_indices
-
-if TYPE_CHECKING:
-    from hpc_kit.run_files import RankStack
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
 
 
 @click.command("stacks")

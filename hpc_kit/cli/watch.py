@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -18,8 +19,6 @@ from hpc_kit.cli.terminal import PIPE_CLOSED, READER_GONE, clean_text, echo
 from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rich.text import Text
 
     from hpc_kit.runs.follow import ListingUpdate

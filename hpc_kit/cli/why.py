@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from hpc_kit.slurm.start_forecast import find_limit
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpc_kit.runs.why.verdicts import Verdict
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.slurm.partitions import ListedPartition

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.errors import HpcKitError, SpecError, explain_file_errors
 from hpc_kit.planner import hardware
 from hpc_kit.planner.communication_time import network_share
 from hpc_kit.planner.constants import Constants
@@ -59,15 +59,11 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Read the numbers of a calibration.
-
-    Raises:
-        SpecError: The file is missing or is not a calibration.
-    """
-    try:
+    """Read the numbers of a calibration."""
+    with explain_file_errors(
+        SpecError, f"cannot read {path}", "hpc-kit plan calibrate writes it", also=(msgspec.DecodeError,)
+    ):
         return msgspec.json.decode(path.read_bytes(), type=Measurement)
-    except (OSError, msgspec.DecodeError) as error:
-        raise SpecError(f"cannot read {path}", found=str(error), remedy="hpc-kit plan calibrate writes it") from error
 
 
 def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
@@ -77,16 +73,10 @@ def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
 
 
 def add_measurement(path: Path, measured: Measurement) -> None:
-    """Write numbers to a calibration; its other numbers stay.
-
-    Raises:
-        SpecError: The file is not a calibration, or cannot be written.
-    """
+    """Write numbers to a calibration; its other numbers stay."""
     merged = merge_measurements(read_measurement(path), measured) if path.exists() else measured
-    try:
+    with explain_file_errors(SpecError, f"cannot write {path}", "a folder that exists"):
         path.write_text(json.dumps(msgspec.to_builtins(merged), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
 
 
 def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:
@@ -151,11 +141,7 @@ def fit_links(results: Iterable[Mapping[str, Any]], hosts: int) -> Measurement:
 
 
 def read_comm_result(path: Path) -> Measurement:
-    """Fit the links to a file of `hpc-kit bench comm --json`.
-
-    Raises:
-        SpecError: The file cannot be read or is not such a result.
-    """
+    """Fit the links to a file of `hpc-kit bench comm --json`."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return fit_links(document["results"], len(document["machine"]["hosts"]))

@@ -134,11 +134,7 @@ class CaseRow:
         return FLAGS.get(value.lower(), default)
 
     def number(self, name: str, default: float | None = None, *, note: bool = True) -> float:
-        """Return a number from 0.
-
-        Raises:
-            SpecError: The cell is not a number, or is empty without default.
-        """
+        """Return a number from 0."""
         value = self.text(name)
         if not value:
             if default is None:
@@ -157,11 +153,7 @@ class CaseRow:
     def count(
         self, name: str, default: int | None = None, *, note: bool = True, least: int = 1, most: int = MAX_COUNT
     ) -> int:
-        """Return a whole number.
-
-        Raises:
-            SpecError: The cell is not a whole number, or is out of range.
-        """
+        """Return a whole number."""
         number = self.number(name, default, note=note)
         if number != int(number) or not least <= number <= most:
             raise SpecError(f"{name} is {number:g}, no whole number from {least} to {most}")
@@ -191,11 +183,7 @@ OTHER_NETWORKS = re.compile(
 
 
 def parse_architecture(cells: CaseRow) -> str:
-    """Return the kind of block; an unknown one counts as a Llama's and is noted.
-
-    Raises:
-        SpecError: The model is a mixture of experts, or is not a decoder-only transformer.
-    """
+    """Return the kind of block; an unknown one counts as a Llama's and is noted."""
     value, name = cells.text("arch", note=False), cells.text("model_name", note=False)
     column, word = ("arch", value) if value else ("model_name", name)
     if _has_experts(word):

@@ -16,7 +16,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from hpc_kit.errors import HpcKitError, SpecError, page
+from hpc_kit.errors import HpcKitError, SpecError, explain_file_errors, page
 from hpc_kit.planner import case_cells, hardware
 from hpc_kit.planner.case_cells import CaseRow, parse_architecture, with_link
 from hpc_kit.planner.constants import Constants, constants_for
@@ -53,25 +53,16 @@ class Prediction(Struct, frozen=True):
 
 
 def read_cases(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a cases file, separated by commas, semicolons or tabs.
-
-    Raises:
-        SpecError: The file cannot be read, lacks a column, or contains a case twice.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            separator = max(",;\t", key=file.readline().count)
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=separator)
-            columns = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-            # Spreadsheets write lines of commas only for empty rows.
-            rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(
-            f"cannot read {path}",
-            found=str(error),
-            remedy=f"a CSV file with the columns that {page('planner.md')} lists",
-        ) from error
+    """Read the rows of a cases file, separated by commas, semicolons or tabs."""
+    remedy = f"a CSV file with the columns that {page('planner.md')} lists"
+    failed = explain_file_errors(SpecError, f"cannot read {path}", remedy, also=(UnicodeDecodeError, csv.Error))
+    with failed, path.open(newline="", encoding="utf-8-sig") as file:
+        separator = max(",;\t", key=file.readline().count)
+        file.seek(0)
+        reader = csv.DictReader(file, delimiter=separator)
+        columns = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        # Spreadsheets write lines of commas only for empty rows.
+        rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
     missing = [name for name in REQUIRED_COLUMNS if name not in columns]
     if missing:
         raise SpecError(
@@ -119,20 +110,14 @@ def predict_case(one: PlannerCase) -> Prediction:
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
-    """Write predictions as a CSV file; unknown values stay empty.
-
-    Raises:
-        SpecError: The file cannot be written.
-    """
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(PREDICTION_COLUMNS)
-            for one in predictions:
-                numbers = ("" if value is None else f"{value:.6g}" for value in (one.step_time, one.memory_gib))
-                writer.writerow([one.case_id, *numbers, "" if one.fits is None else str(one.fits).lower()])
-    except OSError as error:
-        raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
+    """Write predictions as a CSV file; unknown values stay empty."""
+    failed = explain_file_errors(SpecError, f"cannot write {path}", "a folder that exists")
+    with failed, path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(PREDICTION_COLUMNS)
+        for one in predictions:
+            numbers = ("" if value is None else f"{value:.6g}" for value in (one.step_time, one.memory_gib))
+            writer.writerow([one.case_id, *numbers, "" if one.fits is None else str(one.fits).lower()])
 
 
 PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})

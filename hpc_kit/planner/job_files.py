@@ -54,11 +54,7 @@ class PlannedSettings(Struct, frozen=True):
 
 
 def planned_settings(job: Job) -> PlannedSettings:
-    """Return the settings in the variables of a written job.
-
-    Raises:
-        SpecError: A variable has an invalid value.
-    """
+    """Return the settings in the variables of a written job."""
     tables: dict[str, dict[str, Any]] = {
         "framework": SPELLINGS,
         "precision": {name: name for name in PRECISION},
@@ -86,11 +82,7 @@ def runs_shipped_program(job: Job) -> bool:
 
 
 def model_of_job(job: Job, root: Path) -> JobModel | None:
-    """Return the model that a job trains; None if neither `[model]` nor the command contains it.
-
-    Raises:
-        SpecError: PLAN_MODEL is not a model.
-    """
+    """Return the model that a job trains; None if neither `[model]` nor the command contains it."""
     model, batch = job.model, job.layout.global_batch
     if runs_shipped_program(job):
         return _model_of_shipped_program(job, root)
@@ -128,11 +120,7 @@ def _model_of_shipped_program(job: Job, root: Path) -> JobModel | None:
 
 
 def check_job_model(found: JobModel, job: Job) -> None:
-    """Check that the model matches the job's `[model]`.
-
-    Raises:
-        SpecError: The numbers differ.
-    """
+    """Check that the model matches the job's `[model]`."""
     model, of_job = found.model, job.model
     own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
     others = [f"{name} = {number}" for name in own if (number := getattr(of_job, name)) not in {None, own[name]}]

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, explain_file_errors
 from hpc_kit.planner.hardware import unknown_name_error
 from hpc_kit.planner.transformer import Transformer, gpt
 
@@ -55,11 +55,7 @@ def model_names() -> tuple[str, ...]:
 
 
 def model_by_name(name: str) -> Transformer:
-    """Return a model by its name.
-
-    Raises:
-        SpecError: The model is unknown; the error lists similar names.
-    """
+    """Return a model by its name."""
     table = _model_table()
     key = name.lower().replace("_", "-")
     key = key if key in table else key.replace("llama-", "llama").replace("llama3.1-", "llama3-")
@@ -73,11 +69,7 @@ def model_by_name(name: str) -> Transformer:
 
 
 def parse_model(text: str) -> Transformer:
-    """Parse a model: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
-
-    Raises:
-        SpecError: The text is invalid, or the numbers are impossible.
-    """
+    """Parse a model: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`."""
     if "=" in text:
         return model_from_numbers(text)
     path = Path(text)
@@ -89,11 +81,7 @@ def parse_model(text: str) -> Transformer:
 
 
 def model_from_numbers(text: str) -> Transformer:
-    """Build a Llama-like model from `name=number` pairs; `gpt=1` selects a GPT, other fields are allowed.
-
-    Raises:
-        SpecError: A name is unknown, a value is not a number, or numbers are inconsistent.
-    """
+    """Build a Llama-like model from `name=number` pairs; `gpt=1` selects a GPT, other fields are allowed."""
     given: dict[str, int] = {}
     for pair in text.split(","):
         name, _, value = pair.strip().partition("=")
@@ -140,15 +128,9 @@ def default_seq_len(model: Transformer, text: str) -> tuple[int, str]:
 
 
 def model_from_config(path: Path) -> Transformer:
-    """Build a model from its Hugging Face `config.json`.
-
-    Raises:
-        SpecError: The file cannot be read, has an unknown model type, or lacks a number.
-    """
-    try:
+    """Build a model from its Hugging Face `config.json`."""
+    with explain_file_errors(SpecError, f"cannot read {path}", "a Hugging Face config.json", also=(ValueError,)):
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read {path}", found=str(error), remedy="a Hugging Face config.json") from error
     if not isinstance(config, dict):
         raise SpecError(f"{path} is no config.json", found=type(config).__name__, remedy="a JSON object")
     config = {**config, **(config["text_config"] if isinstance(config.get("text_config"), dict) else {})}

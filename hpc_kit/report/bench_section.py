@@ -10,13 +10,7 @@ from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 
 
 def build_bench_section(document: BenchResult, source: str, prefix: str) -> Section:
-    """Build the section of a result.
-
-    Args:
-        document: The result.
-        source: File of the result.
-        prefix: Prefix of every id in the page.
-    """
+    """Build the section of a result from the file `source`. Every id in it begins with the prefix."""
     pictures, notes = draw_pictures(document, document.plots, prefix)
     tables = [
         ReportTable("Results", *markdown_report.table_cells(document, rows))

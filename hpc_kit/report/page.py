@@ -6,26 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from hpc_kit.bench import plots as draw
-from hpc_kit.bench.plots import plot_curves
+from hpc_kit.bench.plots import PlotData, plot_curves
+from hpc_kit.bench.results import Plot
 from hpc_kit.errors import SpecError
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.plots import PlotData
-    from hpc_kit.bench.results import Plot
 
 
 def render_page(sections: Sequence[Section], made: str) -> str:
-    """Render the HTML of a report.
-
-    Args:
-        sections: One for each run or benchmark.
-        made: Date and program.
-    """
+    """Render the HTML of a report: a section for each run or benchmark. `made` is a line with date and program."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -107,12 +99,9 @@ class Section(NamedTuple):
 
 
 def draw_pictures(measured: PlotData, plots: Sequence[Plot], prefix: str) -> tuple[list[Picture], list[str]]:
-    """Draw the plots that have data; without matplotlib, return a note on how to install it.
+    """Draw the plots that have data. Every id begins with the prefix.
 
-    Args:
-        measured: Rows and columns.
-        plots: Plots to draw.
-        prefix: Prefix of every id in the page.
+    Without matplotlib, return a note on how to install it.
     """
     wanted = [plot for plot in plots if plot_curves(measured, plot)]
     try:

@@ -7,41 +7,31 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpc_kit.bench.plots import plot_curves
 from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.outcome import read_outcome
+from hpc_kit.runs.logs import read_end
+from hpc_kit.runs.outcome import Outcome, read_outcome
+from hpc_kit.runs.run_folders import Run
+from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.start_forecast import format_duration
 from hpc_kit.slurm.units import format_count
-
-if TYPE_CHECKING:
-    from hpc_kit.runs.outcome import Outcome
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.job_status import JobStatus
-
 
 MAX_LOG_LINES, MAX_BYTES = 200, 200_000
 """Limits for the end of a log and the beginning of a patch, to keep the page small."""
 
 
 def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Section:
-    """Build the section of a run.
-
-    Args:
-        run: The run's files.
-        status: Slurm's status of the job, if known.
-        prefix: Prefix of every id in the page.
-    """
+    """Build the section of a run, with Slurm's status if it is known. Every id in it begins with the prefix."""
     outcome = read_outcome(run, status)
     failure = outcome.failure
     record = _read_record(run.array_folder / RECORD)
@@ -135,7 +125,7 @@ def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
-    last = "\n".join(_read_log_end(run.rank_log(0)).splitlines()[-MAX_LOG_LINES:])
+    last = "\n".join(read_end(run.rank_log(0), MAX_BYTES).splitlines()[-MAX_LOG_LINES:])
     return [
         ReportText("The script", _read_file(run.array_folder / SCRIPT), shown=True),
         ReportText(
@@ -146,16 +136,6 @@ def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
         ReportText("What differed from the commit", _read_file(run.array_folder / PATCH)[:MAX_BYTES]),
         ReportText("The record", json.dumps(record, indent=2, ensure_ascii=False) if record else ""),
     ]
-
-
-def _read_log_end(log: Path) -> str:
-    """Read the end of a log, which may be larger than the memory."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_BYTES))
-            return file.read(MAX_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _read_file(path: Path) -> str:
@@ -202,12 +182,7 @@ class TrainingCurves(NamedTuple):
 
 
 def read_training_curves(folder: Path, log: Path) -> TrainingCurves:
-    """Read the curves of a run, from its steps.json or else from the output of rank 0; no rows if both lack them.
-
-    Args:
-        folder: The run folder.
-        log: Output of rank 0.
-    """
+    """Read the curves of a run, from its steps.json or else from the log of rank 0; no rows if both lack them."""
     try:
         steps = json.loads((folder / STEPS).read_text())
         return TrainingCurves(COLUMNS, [*_step_rows(steps), *_rank_rows(steps)])

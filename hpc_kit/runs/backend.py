@@ -6,21 +6,19 @@ is one of Slurm's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.runs.backend_registry import registered_backend
 from hpc_kit.runs.cluster_match import client_for
-from hpc_kit.slurm.job_status import scancel_argv, status_of_job
+from hpc_kit.slurm.job_status import JobStatus, scancel_argv, status_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from hpc_kit.runs.record import RunRecord
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.job_status import JobStatus
 
 
 class Backend(Protocol):

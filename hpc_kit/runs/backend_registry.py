@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpc_kit.runs.backend import Backend
 
 _loaders: dict[str, Callable[[], Backend]] = {}

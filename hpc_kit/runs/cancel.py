@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from hpc_kit.runs.backend import SLURM
+from hpc_kit.runs.backend import SLURM, Backend
 from hpc_kit.runs.cluster_match import may_belong_to, unknown_here
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_ids import base_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from hpc_kit.runs.backend import Backend
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
 
 
 def cancel(words: Sequence[str], runs: Path, client: SlurmClient, *, cluster: str | None = None) -> list[JobLine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
 from shlex import quote
@@ -10,13 +11,10 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import RECORD
-from hpc_kit.runs.record import read_record
+from hpc_kit.runs.record import RunRecord, read_record
 from hpc_kit.slurm import cluster_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpc_kit.runs.record import RunRecord
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus

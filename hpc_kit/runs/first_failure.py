@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.run_files import SCRIPT, read_first_failure
+from hpc_kit.runs.logs import read_end
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 
@@ -87,11 +87,11 @@ def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.
 def _text_and_log(run: Run, verdict: Verdict) -> tuple[str, Path | None]:
     """Return the traceback, or the last lines of the log with the lines that show the cause; and the log."""
     logs = run.batch_logs() if verdict.rank is None else (*run.rank_logs(verdict.rank), *run.batch_logs())
-    log = next((path for path in logs if _read_tail(path).strip()), None)
+    log = next((path for path in logs if read_end(path, TAIL_BYTES).strip()), None)
     if verdict.traceback:
         return verdict.traceback, log
     killed = verdict.class_ in {"killed", "host-memory", "late-rank"}
-    tail = _read_tail(log) if log else ""
+    tail = read_end(log, TAIL_BYTES) if log else ""
     if verdict.class_ == "late-rank":
         # Slurm resumes a stopped process before it kills it. The process then reports a lost connection.
         tail = tail.partition("Traceback (most recent call last)")[0].rpartition("\n")[0]
@@ -122,14 +122,3 @@ def _last_lines(text: str, limit: int) -> list[str]:
     """Return the last lines: the last state of a progress bar, and no messages of the shell around the program."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
     return [line for line in lines if not SHELL_MESSAGE.match(line)][-limit:] if text.strip() else []
-
-
-def _read_tail(path: Path) -> str:
-    """Read the last part of a log, which may be huge."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -5,29 +5,25 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
 from hpc_kit.runs.logs import LogReader
 from hpc_kit.runs.outcome import Outcome, matching_status, read_state, record_outcome
-from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.job_status import JobStatus
+from hpc_kit.slurm.partitions import ListedPartition
 from hpc_kit.slurm.pending_reasons import Reason, explain_reason, reason_name
 from hpc_kit.slurm.start_forecast import QUEUE_REASONS
 from hpc_kit.slurm.states import JobState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.job_status import JobStatus
-    from hpc_kit.slurm.partitions import ListedPartition
 
 FILE_POLL_SECONDS = 0.1
 """Pause between two reads of the logs, which cost Slurm nothing."""

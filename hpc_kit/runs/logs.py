@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from msgspec import Struct, structs
 
@@ -14,11 +15,7 @@ from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import array_index, base_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpc_kit.spec.resolve import Resolved
+from hpc_kit.spec.resolve import Resolved
 
 MAX_LINE_BYTES = 1 << 16
 """A longer line is returned in pieces."""
@@ -199,6 +196,16 @@ class LogReader:
         if file.read(len(self._fingerprint)) != self._fingerprint:
             self._offset, self._fingerprint, self._rest = 0, b"", b""
             file.seek(0)
+
+
+def read_end(log: Path, limit: int) -> str:
+    """Return the last `limit` bytes of a log, which may be larger than the memory; "" if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+            return file.read(limit).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def decode_line(line: bytes) -> str:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
 from hpc_kit.runs.cluster_match import is_same_job
 from hpc_kit.runs.first_failure import RankFailure, find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes
-from hpc_kit.runs.run_folders import open_run
+from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.job_ids import array_index
+from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState, explain_state, parse_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from hpc_kit.runs.run_folders import Run
-    from hpc_kit.slurm.job_status import JobStatus
 
 
 class Outcome(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -15,9 +16,6 @@ from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD, write_whole
 from hpc_kit.runs.logs import LogPatterns
 from hpc_kit.spec.resolve import Resolved
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FORMAT = 1
 

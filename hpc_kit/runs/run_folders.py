@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import RECORD, SUMMARY, EndMarker, rank_log, read_end
-from hpc_kit.runs.backend import backend_of
+from hpc_kit.runs.backend import Backend, backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
 from hpc_kit.runs.record import RunRecord, read_record
 from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from hpc_kit.runs.backend import Backend
 
 RECENT_RUNS = 5
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from hpc_kit.errors import RecordError
+from hpc_kit.errors import RecordError, explain_file_errors
 from hpc_kit.run_files import STACKS, STACKS_REQUEST, RankStack, read_stacks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PAUSE = 0.2
 
@@ -31,15 +29,10 @@ def request_stacks(run: Path, world_size: int, timeout: float) -> list[RankStack
     folder = run / STACKS
     # A rank that does not answer still has the file of an earlier request.
     before = {stack.rank: stack.time for stack in read_stacks(run)}
-    try:
+    what, remedy = f"cannot write to {folder}", "ask as the user who submitted the job, with free space on the disk"
+    with explain_file_errors(RecordError, what, remedy):
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / STACKS_REQUEST).write_text(f"{time.time()}\n")
-    except OSError as error:
-        raise RecordError(
-            "the stacks cannot be requested",
-            found=f"{folder}: {error.strerror}",
-            remedy="ask as the user who submitted the job, with free space on the disk",
-        ) from error
     deadline = time.monotonic() + timeout
     while True:
         answered = [stack for stack in read_stacks(run) if stack.time != before.get(stack.rank)]

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
 from hpc_kit.runs.history import History, read_history
-from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
+from hpc_kit.runs.outcome import Outcome, record_outcomes, recorded_outcome
 from hpc_kit.runs.progress import RunProgress, read_progress
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
-from hpc_kit.slurm.client import user_name
+from hpc_kit.slurm.client import SlurmClient, user_name
 from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
+from hpc_kit.slurm.job_status import JobStatus
+from hpc_kit.slurm.partitions import ListedPartition
 from hpc_kit.slurm.queries import QueueSnapshot
 from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState, explain_state, parse_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpc_kit.runs.outcome import Outcome
-    from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.job_status import JobStatus
-    from hpc_kit.slurm.partitions import ListedPartition
 
 
 class JobLine(NamedTuple):

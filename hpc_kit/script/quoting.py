@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,6 @@ from hpc_kit import run_files
 from hpc_kit.errors import TemplateError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from jinja2 import Environment, nodes
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]*&|()!<>?^~{}-]*\Z")

@@ -110,41 +110,23 @@ def render_resolved(resolved: Resolved, *, standalone: bool = False, simple: boo
 
 
 def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> None:
-    launch, argv = resolved.job.launch, resolved.argv
-    if standalone and launch.backend == "mpi":
-        raise SpecError(
-            "a standalone script has no backend mpi",
-            found="launch.backend = mpi, which hpc_kit provides on the nodes",
-            remedy="--set launch.backend=gloo, or leave --standalone out",
-        )
-    if standalone and any(word == "hpc_kit" or word.startswith("hpc_kit.") for word in argv):
-        raise SpecError(
-            "the program of this job is hpc_kit itself", found=" ".join(argv), remedy="leave --standalone out"
-        )
-    if standalone and resolved.job.restart is not None and resolved.job.restart.spares:
-        raise SpecError(
-            "a standalone script has no spare nodes",
-            found=f"[restart] spares = {resolved.job.restart.spares}",
-            remedy="leave --standalone out, or set spares = 0",
-        )
-    if (standalone or simple) and resolved.job.preflight.enabled:
-        raise SpecError(
-            f"a {'standalone' if standalone else 'simple'} script has no preflight",
-            found=f"[preflight] of job {resolved.job.name}: hpc_kit measures the nodes",
-            remedy=f"leave --{'standalone' if standalone else 'simple'} out, or add --set preflight.enabled=false",
-        )
-    if simple and resolved.job.restart is not None:
-        raise SpecError(
-            "a simple script cannot start its job again",
-            found=f"[restart] of job {resolved.job.name} needs shell/restart.sh",
-            remedy="leave --simple out, or leave [restart] out",
-        )
-    if simple and launch.launcher == "ray":
-        raise SpecError(
-            "a simple script cannot start Ray",
-            found="launch.launcher = ray: its nodes need shell/ray_node.sh",
-            remedy="leave --simple out",
-        )
+    """Refuse a standalone or a simple script that lacks a part which the job needs."""
+    if not (standalone or simple):
+        return
+    job, launch, argv = resolved.job, resolved.job.launch, resolved.argv
+    kind, spares = "standalone" if standalone else "simple", job.restart.spares if job.restart else 0
+    runs_hpc_kit = any(word == "hpc_kit" or word.startswith("hpc_kit.") for word in argv)
+    for is_refused, what, found, otherwise in (
+        (standalone and launch.backend == "mpi", "has no backend mpi", "backend = mpi", "--set launch.backend=gloo"),
+        (standalone and runs_hpc_kit, "cannot run a program of hpc_kit", " ".join(argv), ""),
+        (standalone and spares > 0, "has no spare nodes", f"[restart] spares = {spares}", "set spares = 0"),
+        (job.preflight.enabled, "has no preflight", "[preflight] enabled = true", "--set preflight.enabled=false"),
+        (simple and job.restart is not None, "cannot start its job again", "[restart]", "leave [restart] out"),
+        (simple and launch.launcher == "ray", "cannot start Ray", "launcher = ray", ""),
+    ):
+        if is_refused:
+            remedy = f"leave --{kind} out" + (f", or {otherwise}" if otherwise else "")
+            raise SpecError(f"a {kind} script {what}", found=f"job {job.name}: {found}", remedy=remedy)
 
 
 def fill_template(path: Path, values: Mapping[str, object], root: Path) -> str:

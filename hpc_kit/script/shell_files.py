@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpc_kit.errors import RecordError
+from hpc_kit.errors import RecordError, explain_file_errors
 from hpc_kit.run_files import write_whole
 from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
-
-if TYPE_CHECKING:
-    from hpc_kit.spec.resolve import Resolved
+from hpc_kit.spec.resolve import Resolved
 
 FOLDER = ".shell"
 """The folder inside the runs folder."""
@@ -62,15 +60,11 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     if f"{FOLDER}/{PurePath(files.folder).name}" not in text:
         return
     folder = working_folder(resolved, root) / files.folder
-    try:
+    what = f"cannot write the shell files of the script to {folder}"
+    remedy = "choose another folder: --set cluster.runs=/path; or use --standalone, which needs no files"
+    with explain_file_errors(RecordError, what, remedy):
         for name, content in files.texts.items():
             _write_shared(folder / name, content.encode())
-    except OSError as error:
-        raise RecordError(
-            f"cannot write the shell files of the script to {folder}",
-            found=error.strerror or str(error),
-            remedy="choose another folder: --set cluster.runs=/path; or use --standalone, which needs no files",
-        ) from error
 
 
 def _write_shared(path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
@@ -14,8 +15,6 @@ from hpc_kit.slurm import cluster_identity
 from hpc_kit.slurm.cluster_identity import find_command, find_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.slurm.queries import QueueSnapshot
 

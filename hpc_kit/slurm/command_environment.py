@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
 from hpc_kit.slurm.sizes import asks_for_gpus
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _INHERITED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_")
 _INHERITED_NAMES = frozenset({

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from hpc_kit.slurm.getopt import ParsedOptions, parse_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 BETWEEN = ":"
 

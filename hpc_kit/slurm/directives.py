@@ -7,13 +7,11 @@ everything with positions, for checks.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.getopt import GetoptError, ParsedOption, ParsedOptions, parse_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MARK = "#SBATCH"
 FOREIGN_MARKS = ("#PBS", "#BSUB")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from hpc_kit.errors import AnswerNo, HpcKitError, SpecError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VERSION = "22.05.8"
 """The release of Slurm that the embedded one behaves like. Known here, so that `check` need not ask for it."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.option_table import OPTIONS, Option, ValueUse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SBATCH: Mapping[str, Option] = {option.name: option for option in OPTIONS if "sbatch" in option.commands}
 SRUN: Mapping[str, Option] = {option.name: option for option in OPTIONS if "srun" in option.commands}

@@ -7,6 +7,7 @@ begin like a row belongs to the name above it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,6 @@ from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Mapping, Sequence
 
 
 SQUEUE_FIELDS = {
@@ -71,21 +71,21 @@ class JobStatus(NamedTuple):
     name: str
     state: JobState
     raw_state: str
-    reason: str | None
-    exit_code: int | None
-    signal: int | None
-    nodelist: str
-    submit: dt.datetime | None
-    start: dt.datetime | None
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    nodelist: str = ""
+    submit: dt.datetime | None = None
+    start: dt.datetime | None = None
     """For a waiting job: when Slurm expects to start it."""
-    end: dt.datetime | None
+    end: dt.datetime | None = None
     """For a running job: when its time limit ends it."""
-    time_limit: int | None
+    time_limit: int | None = None
     """Seconds; `units.UNLIMITED` for none."""
-    elapsed: int | None
-    user: str
-    partition: str
-    raw_id: str
+    elapsed: int | None = None
+    user: str = ""
+    partition: str = ""
+    raw_id: str = ""
     """SLURM_JOB_ID. For an array task or a component it differs from the number in `job_id`."""
     priority: int | None = None
     """Priority, if the whole queue was requested. 0 means that the job is held."""

@@ -6,13 +6,11 @@ Order and repeats are kept: `expand(fold(hosts)) == hosts` for any list of host 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, product
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from hpc_kit.errors import HostlistError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_HOSTS = 1_000_000
 """A longer list is a mistake, and would fill the memory."""

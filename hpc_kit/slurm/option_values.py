@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from hpc_kit.errors import DirectiveError, HpcKitError, UnitError
 from hpc_kit.slurm import units
 from hpc_kit.slurm.option_table import Option, ValueUse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from hpc_kit.errors import UnitError
 from hpc_kit.slurm import units
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 SINFO_ARGV = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%l|%s|%L|%m|%G")
 """Partition (a `*` marks the default), nodes, CPUs of a node, longest time, nodes of a job as `1-4`, default time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
@@ -21,8 +22,6 @@ from hpc_kit.slurm.job_status import (
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from hpc_kit.slurm.client import Completed, SlurmClient
 
 SACCT_IDS = 8000

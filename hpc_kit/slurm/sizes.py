@@ -7,13 +7,11 @@ a number is unknown or was not asked for.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from hpc_kit.errors import HpcKitError, UnitError
 from hpc_kit.slurm.option_values import parse_gpus, parse_gres, parse_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 GPU_COUNT_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 """Options that ask for a number of GPUs. `--gres=gpu:4` is another way to ask."""

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from hpc_kit.slurm.job_status import RequestedSize
-from hpc_kit.slurm.partitions import JobPart, find_partition_obstacle
+from hpc_kit.slurm.job_status import JobStatus, RequestedSize
+from hpc_kit.slurm.partitions import JobPart, ListedPartition, find_partition_obstacle
 from hpc_kit.slurm.pending_reasons import Reason, explain_reason, reason_name
 from hpc_kit.slurm.states import JobState, explain_state
 from hpc_kit.slurm.units import UNLIMITED, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpc_kit.slurm.job_status import JobStatus
-    from hpc_kit.slurm.partitions import ListedPartition
 
 QUEUE_REASONS = frozenset({"Priority", "Resources", "None", ""})
 """Reasons of a job that only waits for jobs of higher priority or for free nodes."""

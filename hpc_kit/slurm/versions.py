@@ -7,12 +7,10 @@ Slurm's release notes and man pages, or was seen on the release.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable, UnitError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class SlurmVersion(NamedTuple):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.errors import AnswerNo, SlurmUnavailable
 from hpc_kit.slurm.client import SlurmClient, find_slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpc_kit.errors import AnswerNo
     from hpc_kit.slurm.versions import SlurmVersion
     from hpc_kit.spec.cluster import Cluster
 

@@ -7,15 +7,14 @@ from it is the user's own.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.errors import RecordError, SpecError, explain_file_errors
 from hpc_kit.run_files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hpc_kit.spec.discovery import Fact
 
 Key = tuple[str, ...]
@@ -55,7 +54,10 @@ def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> M
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    before = _read_text(path) if path else ""
+    before = ""
+    if path:
+        with explain_file_errors(SpecError, f"cannot read {path}", "write to another file", also=(UnicodeDecodeError,)):
+            before = path.read_text(encoding="utf-8") if path.exists() else ""
     try:
         # tomlkit keeps the comments and the order of the user's file.
         document = tomlkit.parse(before or HEADER.format(description=description))
@@ -84,31 +86,18 @@ def write_facts(path: Path, merged: MergedFile, facts: Sequence[Fact]) -> None:
         for name in fact.key[:-1]:
             inner = inner.setdefault(name, {})
         inner[fact.key[-1]] = fact.value
-    try:
+    with explain_file_errors(
+        RecordError, f"cannot write {path}", "write to a folder with free space and write permission"
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         if merged.after != merged.before:
             write_whole(path, merged.after.encode(), 0o666, lasting=False)
         write_whole(facts_file(path), (json.dumps(table, indent=1) + "\n").encode(), 0o666, lasting=False)
-    except OSError as error:
-        raise RecordError(
-            f"cannot write {path}",
-            found=error.strerror,
-            remedy="write to a folder with free space and write permission",
-        ) from error
 
 
 def facts_file(path: Path) -> Path:
     """Return the file with the values of the last discovery."""
     return path.with_name(f"{path.stem}.discovered.json")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read {path}", found=str(error), remedy="write to another file") from error
 
 
 def _read_last(path: Path) -> dict[Key, object]:

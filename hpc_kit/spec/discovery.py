@@ -7,19 +7,15 @@ A command that is missing or fails leaves a gap; the remaining facts are still f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable, UnitError
 from hpc_kit.slurm import partitions, units
-from hpc_kit.slurm.client import user_name
+from hpc_kit.slurm.client import SlurmClient, user_name
 from hpc_kit.slurm.cluster_identity import find_command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.partitions import ListedPartition
+from hpc_kit.slurm.partitions import ListedPartition
 
 SECONDS = 20.0
 """Time limit of each command."""

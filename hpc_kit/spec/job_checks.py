@@ -35,6 +35,17 @@ class Origins(Struct, frozen=True):
             return self.cluster.origin_of(_key_of_default(key))
         return self.job.origin_of(key)
 
+    def wrong_value(self, key: str, found: str, remedy: str) -> SpecError:
+        """Return the error for a key of the job; `found` follows its name, such as `= 'x': it is empty`."""
+        name = key.rpartition(".")[2]
+        return SpecError(f"wrong value for {name} in {self.of(key)}", found=f"{name} {found}", remedy=remedy)
+
+    def wrong_cluster_value(self, key: str, found: str, remedy: str | None) -> SpecError:
+        """Like `wrong_value`, for a key of the cluster file."""
+        return SpecError(
+            f"wrong value for {key} in {self.cluster.origin_of(key)}", found=f"{key} {found}", remedy=remedy
+        )
+
     def has_key(self, key: str) -> bool:
         """Return whether the job or the defaults of its cluster set a key of the job."""
         return self.job.has_key(key) or self.cluster.has_key(_key_of_default(key))
@@ -55,6 +66,8 @@ ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
 READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 """Read-only variables of bash. A script that sets one ends there."""
 
+
+_WRITE_A_PATH = "write a path, from the project's folder or absolute"
 
 LONGEST_NAME = 255
 """Bytes in the name of a folder, on Linux."""
@@ -139,13 +152,8 @@ def check_paths(cluster: Cluster, origins: Origins) -> None:
         raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
     for key, value in values:
         if value is not None and (fault := _path_fault(value)):
-            raise SpecError(
-                f"wrong value for {key} in {origins.cluster.origin_of(key)}",
-                found=f"{key} = {value!r}: {fault}",
-                remedy="write a path, from the project's folder or absolute"
-                if key != "environment.modules"
-                else "its name",
-            )
+            remedy = "write its name" if key == "environment.modules" else _WRITE_A_PATH
+            raise origins.wrong_cluster_value(key, f"= {value!r}: {fault}", remedy)
 
 
 def _check_embedded(cluster: Cluster, origins: Origins) -> None:
@@ -172,12 +180,8 @@ def check_files(job: Job, origins: Origins) -> None:
             continue
         folder = name != "chdir" and (value.endswith("/") or Path(value).name in {"", ".."})
         if why := "it is a folder" if folder else _path_fault(value):
-            remedy = "write a path, from the project's folder or absolute"
-            raise SpecError(
-                f"wrong value for {name} in {origins.of(key)}",
-                found=f"{name} = {value!r}: {why}",
-                remedy=f"{remedy}, such as logs/%j.log" if folder else remedy,
-            )
+            remedy = f"{_WRITE_A_PATH}, such as logs/%j.log" if folder else _WRITE_A_PATH
+            raise origins.wrong_value(key, f"= {value!r}: {why}", remedy)
 
 
 def _path_fault(value: str) -> str:
@@ -250,11 +254,8 @@ def check_release(resources: Resources, cluster: Cluster, origins: Origins) -> N
     try:
         version = versions.parse_version(cluster.slurm_version)
     except UnitError as error:
-        raise SpecError(
-            f"wrong value for slurm_version in {origins.cluster.origin_of('slurm_version')}",
-            found=f"slurm_version = {cluster.slurm_version!r}: {error.what}",
-            remedy=error.remedy,
-        ) from error
+        found = f"= {cluster.slurm_version!r}: {error.what}"
+        raise origins.wrong_cluster_value("slurm_version", found, error.remedy) from error
     for name, value in resources.given().items():
         option = SBATCH[name.replace("_", "-")]
         if since := versions.first_release_with(version, option.name, option.since, str(value)):

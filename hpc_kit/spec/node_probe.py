@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.spec.discovery import Fact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpc_kit.slurm.client import SlurmClient
 
 SECONDS = 600.0
 """Longest wait for the job, with its time in the queue."""

@@ -6,6 +6,7 @@ The job then waits for ever, with a reason such as PartitionTimeLimit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnitError
@@ -21,8 +22,6 @@ from hpc_kit.slurm.partitions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.resolve import Resolved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -12,8 +13,6 @@ from hpc_kit.slurm.units import parse_time
 from hpc_kit.spec.resources import Count, Number, Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.job_checks import Origins
@@ -98,11 +97,8 @@ def list_restart_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
 
 def _check_signal(restart: Restart, origins: Origins) -> None:
     if restart.signal_name not in SIGNALS.keys() - UNCAUGHT:
-        raise SpecError(
-            f"wrong value for signal in {origins.of('restart.signal')}",
-            found=f"signal = {restart.signal!r}",
-            remedy=f"use one of {', '.join(sorted(SIGNALS.keys() - UNCAUGHT))}",
-        )
+        remedy = f"use one of {', '.join(sorted(SIGNALS.keys() - UNCAUGHT))}"
+        raise origins.wrong_value("restart.signal", f"= {restart.signal!r}", remedy)
 
 
 def _check_lead(restart: Restart, resources: Resources, origins: Origins) -> None:
@@ -112,11 +108,8 @@ def _check_lead(restart: Restart, resources: Resources, origins: Origins) -> Non
     except HpcKitError as error:
         raise SpecError(f"{error.what}, in {place}", found=f"lead = {restart.lead!r}", remedy=error.remedy) from error
     if not 1 <= lead <= LONGEST_LEAD:
-        raise SpecError(
-            f"wrong value for lead in {place}",
-            found=f"lead = {restart.lead!r}, which is {lead} s",
-            remedy=f"use 1 to {LONGEST_LEAD} seconds",
-        )
+        found = f"= {restart.lead!r}, which is {lead} s"
+        raise origins.wrong_value("restart.lead", found, f"use 1 to {LONGEST_LEAD} seconds")
     # `job_checks.check_options` has refused a time that Slurm does not read.
     limit = 0 if resources.time is None else parse_time(str(resources.time))
     if 0 < limit <= lead:
@@ -142,10 +135,9 @@ def _check_exit_codes(restart: Restart, origins: Origins) -> None:
 def _check_paths(restart: Restart, origins: Origins) -> None:
     path = restart.progress
     if path is not None and (not path.strip() or path.startswith("~") or any(each in path for each in "$\n")):
-        raise SpecError(
-            f"wrong value for progress in {origins.of('restart.progress')}",
-            found=f"progress = {path!r}: the value is not expanded: '~' and '$' have no meaning",
-            remedy="name a path from the project's folder, or an absolute path",
+        found = f"= {path!r}: the value is not expanded: '~' and '$' have no meaning"
+        raise origins.wrong_value(
+            "restart.progress", found, "name a path from the project's folder, or an absolute path"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, explain_file_errors
 
 FileKind = Literal["jobs", "env", "templates"]
 
@@ -23,12 +23,8 @@ FEW = 8
 
 def current_folder() -> Path:
     """Return the current folder."""
-    try:
+    with explain_file_errors(SpecError, "the current folder is gone", "change to an existing folder"):
         return Path.cwd()
-    except OSError as error:
-        raise SpecError(
-            "the current folder is gone", found=str(error), remedy="change to an existing folder"
-        ) from error
 
 
 def shipped_folder(kind: FileKind) -> Path:

@@ -6,10 +6,7 @@ Job files with secrets are refused, `check` reports them in scripts, and records
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 MASK = "***"
 

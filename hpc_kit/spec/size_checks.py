@@ -197,11 +197,7 @@ def _check_memory(resources: Resources, cluster: Cluster, origins: Origins) -> N
     try:
         there = units.parse_memory(str(node_mem))
     except UnitError as error:
-        raise SpecError(
-            f"wrong value for node.mem in {origins.cluster.origin_of('node.mem')}",
-            found=f"mem = {node_mem!r}: {error.what}",
-            remedy=error.remedy,
-        ) from error
+        raise origins.wrong_cluster_value("node.mem", f"= {node_mem!r}: {error.what}", error.remedy) from error
     if resources.mem is not None and units.parse_memory(str(resources.mem)) > there:
         raise SpecError(
             "the job asks for more memory than a node has",

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +17,6 @@ from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
 
@@ -118,17 +117,9 @@ def _status_of(run: Run) -> JobStatus | None:
         name=run.name,
         state=JobState.RUNNING,
         raw_state=str(JobState.RUNNING),
-        reason=None,
-        exit_code=None,
-        signal=None,
         nodelist=",".join(run.record.hosts),
-        submit=None,
-        start=None,
-        end=None,
-        time_limit=None,
         elapsed=None if began is None else max(0, int(time.time() - began)),
         user=run.record.user,
-        partition="",
         raw_id=run.job_id,
     )
 

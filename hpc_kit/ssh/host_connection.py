@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,6 @@ from hpc_kit.ssh.hosts import LaunchHost
 from hpc_kit.ssh.ssh_command import CONNECTION_FAILED, TRY_COMMAND, SshConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from queue import Queue, SimpleQueue
 
 _START_PROGRAM = (

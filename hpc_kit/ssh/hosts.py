@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from hpc_kit.errors import HostlistError, SpecError
+from hpc_kit.errors import HostlistError, SpecError, explain_file_errors
 from hpc_kit.slurm import nodelist
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _FORMS = "write a,b,c; n[1-4]; a:4 for four ranks; user@a; fd00::1, [fd00::1]:4; ssh://a:2222 for a port"
 SSH_SCHEME = "ssh://"
@@ -84,9 +82,6 @@ def read_hosts(words: str | None, hostfile: Path | None) -> tuple[LaunchHost, ..
         words: `a,b:4,n[1-3]`; IPv6 addresses `fd00::1,[fd00::2]:4`; a port `ssh://me@a:2222`, with four ranks
             `ssh://me@a:2222:4`.
         hostfile: One host a line, `a slots=4` or `a:4`; `#` begins a comment.
-
-    Raises:
-        SpecError: The list is empty, names a host twice, or contains an invalid host.
     """
     if (words is None) == (hostfile is None):
         found = "both are given" if words is not None else "neither is given"
@@ -105,10 +100,9 @@ def _parse_list(words: str) -> Iterator[LaunchHost]:
 
 
 def _read_file(file: Path) -> Iterator[LaunchHost]:
-    try:
+    what = f"cannot read the host file {file}"
+    with explain_file_errors(SpecError, what, "correct its path", also=(UnicodeDecodeError,)):
         lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the host file {file}", found=str(error), remedy="correct its path") from error
     for number, line in enumerate(lines, 1):
         name, *options = line.partition("#")[0].split() or [""]
         place = f"{file}, line {number}"

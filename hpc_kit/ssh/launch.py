@@ -9,10 +9,12 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
+from pathlib import Path
 from queue import Empty, Queue, SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from msgspec import structs
 
@@ -35,6 +37,7 @@ from hpc_kit.runtime.rendezvous.store_discovery import raise_file_limit
 from hpc_kit.runtime.variables import SSH_HOSTS, SSH_LAUNCH, SSH_MASTER, SSH_NODE
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.states import JobState
+from hpc_kit.spec.resolve import Resolved
 from hpc_kit.ssh import agent
 from hpc_kit.ssh.backend import NAME, lock_run
 from hpc_kit.ssh.host_connection import (
@@ -45,16 +48,10 @@ from hpc_kit.ssh.host_connection import (
     master_address,
     placement_warnings,
 )
+from hpc_kit.ssh.hosts import LaunchHost
 from hpc_kit.ssh.ssh_command import make_socket_folder
 from hpc_kit.submission.provenance import GitQuery, add_git_state, new_record
 from hpc_kit.submission.staging import LATEST, replace_symlink, unwritable_folder_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.ssh.hosts import LaunchHost
 
 HOST_SCRIPT = "agent.sh"
 """File in the folder of the run: the script of the first host."""

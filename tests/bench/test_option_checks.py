@@ -65,7 +65,9 @@ def test_sizes_of_nccl_must_fit_into_the_gpus_not_the_hosts(monkeypatch: pytest.
     monkeypatch.setattr(option_checks, "free_memory", lambda: 1)
     asked, gpu = collectives.CommOptions(("nccl",), sizes=(1 << 30,)), torch.device("cuda")
     collectives.check_sizes(asked, ["n1", "n2"], gpu)
-    with pytest.raises(SpecError, match="too many for the memory of a GPU of n2"):
+    with pytest.raises(SpecError, match="3 times for each of 1 ranks of a GPU of n2, does not fit"):
         collectives.check_sizes(asked._replace(sizes=(2 << 30,)), ["n1", "n2"], gpu)
-    with pytest.raises(SpecError, match="too many for the memory of n1"):
+    with pytest.raises(SpecError, match="ranks of n1, does not fit into memory") as caught:
         collectives.check_sizes(asked._replace(backends=("gloo",)), ["n1", "n2"])
+    assert "available" in str(caught.value)
+    assert "--sizes up to 0MiB" in str(caught.value)

@@ -23,7 +23,6 @@ from hpc_kit.bench.preflight import (
     find_culprits,
     judge,
     read_reports,
-    write_report,
 )
 from hpc_kit.bench.preflight_network import check_host_names, choose_peers, next_size, pair_rounds
 from hpc_kit.bench.preflight_rank import parse_gpu_query, parse_xids
@@ -283,9 +282,10 @@ def test_one_culprit_explains_all_failures_with_it() -> None:
 
 
 def test_reports_are_read_as_they_were_written(tmp_path: Path) -> None:
-    write_report(tmp_path, report("n1"))
+    node = NodeMeasurement(tmp_path, "n1")
+    node.add(host="host of n1")
     (tmp_path / "node-n2.json").write_text("{")
-    assert read_reports(tmp_path, NODES) == [report("n1")]
+    assert read_reports(tmp_path, NODES) == [node.report]
 
 
 @pytest.mark.parametrize("count", range(2, 12))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpc_kit.bench import machine
+from hpc_kit.bench import machine, plots
 from hpc_kit.bench.recorder import Recorder
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.cli import bench_output
@@ -124,7 +124,7 @@ def test_the_table_is_written_before_anything_is_drawn(tmp_path: Path, monkeypat
         assert "| 1 B  |" in (tmp_path / "bench_test.md").read_text()
         raise SystemExit(137)
 
-    monkeypatch.setattr(bench_output, "draw_plots", killed)
+    monkeypatch.setattr(plots, "draw_files", killed)
     with pytest.raises(SystemExit):
         run(measured(interrupt), tmp_path)
 

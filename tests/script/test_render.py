@@ -439,7 +439,7 @@ def test_a_simple_script_has_the_srun_line_alone() -> None:
     ("job", "standalone", "changes", "error"),
     [
         ("ddp_mpi_backend", True, {}, "a standalone script has no backend mpi"),
-        ("bench_comm", True, {}, "the program of this job is hpc_kit itself"),
+        ("bench_comm", True, {}, "a standalone script cannot run a program of hpc_kit"),
         ("ray_4node", False, {}, "a simple script cannot start Ray"),
     ],
 )
