@@ -19,8 +19,6 @@
         ├── RendezvousError          the ranks did not find each other in time
         ├── LaunchError              a host cannot be used over ssh
         └── JobFailed                the job failed
-
-Every function that reads what a user wrote may raise `SpecError`. Docstrings name the other errors.
 """
 
 from __future__ import annotations

@@ -94,6 +94,9 @@ class CommOptions(NamedTuple):
         Args:
             step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
             elsewhere: The ranks may run on other hosts, and check their memory and GPUs themselves.
+
+        Raises:
+            SpecError: A name is unknown, there is one rank only, or a backend cannot be used here.
         """
         for kind, names, known in (
             ("backend", self.backends, BACKENDS),
@@ -121,7 +124,11 @@ class CommOptions(NamedTuple):
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Parse `4KiB,64MiB` into sorted bytes; `1KiB-256MiB` is a range in powers of 4, including its end."""
+    """Parse `4KiB,64MiB` into sorted bytes; `1KiB-256MiB` is a range in powers of 4, including its end.
+
+    Raises:
+        SpecError: A size is invalid, or a range goes down.
+    """
     found: set[int] = set()
     for word in text.split(","):
         low, dash, high = word.partition("-")
@@ -137,7 +144,11 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_size(text: str) -> int:
-    """Parse 4096, 4KiB, 4K or 4 MB into bytes; units are powers of 1024."""
+    """Parse 4096, 4KiB, 4K or 4 MB into bytes; units are powers of 1024.
+
+    Raises:
+        SpecError: The text is no size, or the size is smaller than one element.
+    """
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) << _POWERS[(match[2] or "").upper()] if match else 0
     if number < ELEMENT_BYTES:
@@ -230,6 +241,9 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     """Check that every host and GPU has memory for the sizes. Every rank must call this collective.
 
     Without NCCL, `gpu` is None. `hosts` contains the host of each rank.
+
+    Raises:
+        SpecError: A host or a GPU has too little memory. All ranks raise the same error.
     """
     import torch
     from torch import distributed as dist
@@ -244,7 +258,11 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
 
 
 def _check_tensors(size: int, ranks: int, place: str, free: int | None) -> None:
-    """Check that the tensors of `ranks` ranks fit into the `free` bytes of a place (None: unknown)."""
+    """Check that the tensors of `ranks` ranks fit into the `free` bytes of a place (None: unknown).
+
+    Raises:
+        SpecError: The size is too large; the error names the largest that fits.
+    """
     if free is not None:
         needed, largest = _TENSORS_PER_RANK * size * ranks, free // (_TENSORS_PER_RANK * ranks) >> 20
         shown = format_quantity(size, "B")

@@ -50,7 +50,11 @@ class DataParallelOptions(NamedTuple):
     """Time limit of one run, in seconds."""
 
     def check(self) -> None:
-        """Check the options before anything is measured."""
+        """Check the options before anything is measured.
+
+        Raises:
+            SpecError: A variant is unknown, the batch does not divide, or memory is too small.
+        """
         option_checks.check_known_names("way", self.ways, VARIANTS)
         option_checks.check_divides(self.ranks, "global-batch", self.global_batch)
         option_checks.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")

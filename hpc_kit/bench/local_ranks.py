@@ -50,7 +50,11 @@ def world_size() -> int:
 
 
 def rank_count(requested: int | None, default: int) -> int:
-    """Return the number of ranks: that of the step, otherwise the requested number."""
+    """Return the number of ranks: that of the step, otherwise the requested number.
+
+    Raises:
+        SpecError: The number of ranks of the step differs from the requested one.
+    """
     step_ranks = world_size()
     if step_ranks > 1 and requested not in {None, step_ranks}:
         raise SpecError(
@@ -129,7 +133,11 @@ def find_mpirun() -> str | None:
 
 
 def mpirun_command(ranks: int) -> list[str]:
-    """Return the command line of mpirun, found on PATH or beside this Python."""
+    """Return the command line of mpirun, found on PATH or beside this Python.
+
+    Raises:
+        SpecError: There is none.
+    """
     found = find_mpirun()
     if found is None:
         raise SpecError(

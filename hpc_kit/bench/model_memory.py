@@ -46,7 +46,11 @@ class MemoryOptions(NamedTuple):
         return 1.25 * max(state_bytes(strategy, self.parameters, ranks) for strategy in self.ways)
 
     def check(self) -> None:
-        """Check the options before anything is measured."""
+        """Check the options before anything is measured.
+
+        Raises:
+            SpecError: A variant is unknown, there is one rank only, or memory is too small.
+        """
         option_checks.check_known_names("way", self.ways, FORMULAS)
         option_checks.check_several_ranks(self.ranks, "one rank has no other rank to share with")
         if self.ranks > self.layers:

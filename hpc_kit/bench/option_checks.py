@@ -22,7 +22,11 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Check that all names are known."""
+    """Check that all names are known.
+
+    Raises:
+        SpecError: A name is unknown; the error lists the known names.
+    """
     if unknown := [name for name in names if name not in known]:
         raise SpecError(
             f"unknown {kind} {unknown[0]!r}", found=",".join(names), remedy=f"one or more of {','.join(known)}"
@@ -30,13 +34,21 @@ def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -
 
 
 def check_several_ranks(ranks: int, what: str) -> None:
-    """Check that there are at least two ranks; `what` is the sentence of the error."""
+    """Check that there are at least two ranks; `what` is the sentence of the error.
+
+    Raises:
+        SpecError: There is one rank only.
+    """
     if ranks < 2:
         raise SpecError(what, found=f"--ranks {ranks}", remedy="--ranks 2 or more")
 
 
 def check_divides(ranks: int, option: str, number: int) -> None:
-    """Check that the ranks divide the number of an option without its dashes: "global-batch"."""
+    """Check that the ranks divide the number of an option without its dashes: "global-batch".
+
+    Raises:
+        SpecError: A remainder is left; the error names the next number without one.
+    """
     if number % ranks:
         raise SpecError(
             f"the ranks do not divide the {option}",
@@ -68,7 +80,10 @@ def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path
 def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> None:
     """Check the free memory of every rank's GPU; CPUs are not checked. Every rank must call this collective.
 
-    `needed` are the bytes of one rank. The other arguments are those of `check_memory`. All ranks raise the same error.
+    `needed` are the bytes of one rank. The other arguments are those of `check_memory`.
+
+    Raises:
+        SpecError: A GPU has too little memory. All ranks raise the same error.
     """
     if world.device.type != "cuda":
         return
@@ -84,6 +99,9 @@ def check_memory(needed: float, what: str, remedy: str, *, free: int | None = No
     """Check that the bytes of all ranks on this machine are free. `free` is by default `free_memory()`.
 
     `what` is the subject of the error, "the model", and `remedy` its advice, "fewer --ranks".
+
+    Raises:
+        SpecError: There is too little memory.
     """
     free = free_memory() if free is None else free
     if free is not None and needed > free:

@@ -46,7 +46,11 @@ class PipelineOptions(NamedTuple):
     ranks: int = 2
 
     def check(self) -> None:
-        """Check the options before anything is measured."""
+        """Check the options before anything is measured.
+
+        Raises:
+            SpecError: A number is out of range, or the batch does not fit into memory.
+        """
         option_checks.check_known_names("sweep", self.sweeps, SWEEPS)
         option_checks.check_several_ranks(self.ranks, "a pipeline needs two ranks")
         if SCHEDULES in self.sweeps and (few := min(self.micro_batches)) < self.ranks:

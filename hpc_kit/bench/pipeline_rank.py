@@ -244,7 +244,11 @@ def ideal_efficiency(micro_batches: int, ranks: int, stages_per_rank: int = 1) -
 
 
 def stages_per_rank(name: str) -> int:
-    """Return the number of stages that the schedule gives each rank."""
+    """Return the number of stages that the schedule gives each rank.
+
+    Raises:
+        SpecError: This torch has no such schedule.
+    """
     return STAGES_PER_RANK if issubclass(_schedule_class(name), PipelineScheduleMulti) else 1
 
 
@@ -262,7 +266,11 @@ def unsplit_work(world: Group, micro_batches: int) -> Callable[[], None]:
 
 
 def pipelined_work(world: Group, name: str, micro_batches: int) -> Callable[[], None]:
-    """Return the same work in stages over all ranks."""
+    """Return the same work in stages over all ranks.
+
+    Raises:
+        SpecError: The schedule cannot be laid out over these ranks and micro-batches.
+    """
     schedule_class, per_rank = _schedule_class(name), stages_per_rank(name)
     indices = _stage_indices(schedule_class, world.rank, world.world_size, per_rank)
     total = per_rank * world.world_size

@@ -60,7 +60,11 @@ _STYLE: dict[str, Any] = {
 
 
 def draw_files(document: BenchResult, folder: Path) -> list[Path]:
-    """Write every plot with data as PNG and SVG; return the files."""
+    """Write every plot with data as PNG and SVG; return the files.
+
+    Raises:
+        SpecError: matplotlib is not installed, or a file cannot be written.
+    """
     written = []
     for plot in document.plots:
         if not plot_curves(document, plot):
@@ -77,6 +81,9 @@ def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
     """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
     Every id begins with the prefix, so that one page can contain several plots.
+
+    Raises:
+        SpecError: matplotlib is not installed.
     """
     text = io.StringIO()
     # With a fixed salt and no date, the same result gives the same bytes.

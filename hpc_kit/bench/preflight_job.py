@@ -20,7 +20,11 @@ TIME_LIMIT = "00:05:00"
 
 
 def measuring_job(resolved: Resolved) -> Resolved:
-    """Return a job with the nodes of another job, spare nodes included, that only measures them."""
+    """Return a job with the nodes of another job, spare nodes included, that only measures them.
+
+    Raises:
+        SpecError: The job is heterogeneous.
+    """
     if resolved.components:
         raise SpecError(
             "the nodes of a heterogeneous job cannot be measured",

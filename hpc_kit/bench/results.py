@@ -138,7 +138,11 @@ def _unflatten_row(flat: object, measured: set[str]) -> object:
 
 
 def read_result(path: Path) -> BenchResult:
-    """Read a result from a file."""
+    """Read a result from a file.
+
+    Raises:
+        SpecError: The file is missing, is not a result, or was written by a later hpc_kit.
+    """
     remedy = "hpc-kit bench comm --json > A.json writes one; hpc-kit bench --help lists the others"
     what = f"cannot read {path} as the result of a bench"
     with explain_file_errors(SpecError, what, remedy, also=(msgspec.MsgspecError,)):

@@ -53,7 +53,11 @@ class StartOptions(NamedTuple):
     """Seconds for one start."""
 
     def check(self) -> None:
-        """Check the options before anything is measured."""
+        """Check the options before anything is measured.
+
+        Raises:
+            SpecError: A variant is unknown, or ranks do not divide over the nodes.
+        """
         option_checks.check_known_names("way", self.ways, JOBS)
         for number in self.ranks:
             nodes = min(self.nodes, number)

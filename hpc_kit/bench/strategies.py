@@ -98,7 +98,11 @@ class StrategyOptions(NamedTuple):
     """Time limit of one run, in seconds."""
 
     def check(self) -> None:
-        """Check the options before anything is measured."""
+        """Check the options before anything is measured.
+
+        Raises:
+            SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
+        """
         option_checks.check_known_names("strategy", self.strategies, STRATEGIES)
         option_checks.check_several_ranks(self.ranks, "nothing is split over one rank")
         for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):

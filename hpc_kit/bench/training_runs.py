@@ -29,7 +29,11 @@ Summary: TypeAlias = dict[str, float | str]
 
 
 def find_training_program(name: str) -> Path:
-    """Find a program of jobs/train, first in the project, then among the shipped ones."""
+    """Find a program of jobs/train, first in the project, then among the shipped ones.
+
+    Raises:
+        SpecError: There is no such program.
+    """
     folders = search_path.search_folders("jobs", search_path.current_folder())
     for folder in folders:
         if (path := folder / "train" / name).is_file():
@@ -42,7 +46,11 @@ def find_training_program(name: str) -> Path:
 
 
 def training_command(name: str, *words: str) -> list[str]:
-    """Return the command line of a program of jobs/train."""
+    """Return the command line of a program of jobs/train.
+
+    Raises:
+        SpecError: There is no such program.
+    """
     return [sys.executable, str(find_training_program(name)), *words]
 
 

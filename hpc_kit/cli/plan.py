@@ -105,7 +105,11 @@ CALIBRATION_OPTIONS = frozenset({"cluster", "measured", "comm"})
 
 
 def check_other_options(mode: str, allowed: frozenset[str]) -> None:
-    """Check that the command line contains only the options that one mode of `plan` uses."""
+    """Check that the command line contains only the options that one mode of `plan` uses.
+
+    Raises:
+        SpecError: The command line contains other options.
+    """
     context = click.get_current_context()
     flags = {each.name: each.metadata["names"][0].partition("/")[0] for each in fields(PlanOptions)}
     # An option that is given with its default value counts, too.

@@ -40,6 +40,9 @@ def write_job_file(
         program: The program after `--`, instead of all others.
         path: The new job file.
         tokens: Tokens to train on.
+
+    Raises:
+        SpecError: The programs support none of the plans.
     """
     root, only = Path.cwd(), bool(program)
     own = named or (job_for_program(program) if program else None)
@@ -131,7 +134,11 @@ _SHOWN_CASES = 3
 
 
 def predict_cases(cases: Path, output: Path) -> int:
-    """Predict the runs of a CSV file and write another one. Print the assumptions to stderr."""
+    """Predict the runs of a CSV file and write another one. Print the assumptions to stderr.
+
+    Raises:
+        SpecError: The file is not readable, or both paths are the same file.
+    """
     from hpc_kit.planner import cases as batch
 
     if output.exists() and cases.exists() and output.samefile(cases):
@@ -160,7 +167,11 @@ def _list_ids(ids: list[str], runs: int) -> str:
 
 
 def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path | None) -> int:
-    """Submit the job that measures a GPU. With `comm`, add links that `bench comm` has measured."""
+    """Submit the job that measures a GPU. With `comm`, add links that `bench comm` has measured.
+
+    Raises:
+        SpecError: The cluster does not exist, or the results are not readable.
+    """
     root = Path.cwd()
     name = cluster or default_cluster_name(root, os.environ)
     _check_cluster(name, root)
@@ -180,7 +191,11 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
 
 
 def _check_cluster(name: str, root: Path) -> None:
-    """Check that there is a cluster file."""
+    """Check that there is a cluster file.
+
+    Raises:
+        SpecError: No such file. For a machine of the catalogue, the message shows the file to write.
+    """
     try:
         load.load_cluster(name, root=root)
     except SpecError as error:

@@ -59,7 +59,11 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Read the numbers of a calibration."""
+    """Read the numbers of a calibration.
+
+    Raises:
+        SpecError: The file is missing or is not a calibration.
+    """
     with explain_file_errors(
         SpecError, f"cannot read {path}", "hpc-kit plan calibrate writes it", also=(msgspec.DecodeError,)
     ):
@@ -73,7 +77,11 @@ def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
 
 
 def add_measurement(path: Path, measured: Measurement) -> None:
-    """Write numbers to a calibration; its other numbers stay."""
+    """Write numbers to a calibration; its other numbers stay.
+
+    Raises:
+        SpecError: The file is not a calibration, or cannot be written.
+    """
     merged = merge_measurements(read_measurement(path), measured) if path.exists() else measured
     with explain_file_errors(SpecError, f"cannot write {path}", "a folder that exists"):
         path.write_text(json.dumps(msgspec.to_builtins(merged), indent=1) + "\n", encoding="utf-8")
@@ -141,7 +149,11 @@ def fit_links(results: Iterable[Mapping[str, Any]], hosts: int) -> Measurement:
 
 
 def read_comm_result(path: Path) -> Measurement:
-    """Fit the links to a file of `hpc-kit bench comm --json`."""
+    """Fit the links to a file of `hpc-kit bench comm --json`.
+
+    Raises:
+        SpecError: The file cannot be read or is not such a result.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return fit_links(document["results"], len(document["machine"]["hosts"]))

@@ -134,7 +134,11 @@ class CaseRow:
         return FLAGS.get(value.lower(), default)
 
     def number(self, name: str, default: float | None = None, *, note: bool = True) -> float:
-        """Return a number from 0."""
+        """Return a number from 0.
+
+        Raises:
+            SpecError: The cell is not a number, or is empty without default.
+        """
         value = self.text(name)
         if not value:
             if default is None:
@@ -153,7 +157,11 @@ class CaseRow:
     def count(
         self, name: str, default: int | None = None, *, note: bool = True, least: int = 1, most: int = MAX_COUNT
     ) -> int:
-        """Return a whole number."""
+        """Return a whole number.
+
+        Raises:
+            SpecError: The cell is not a whole number, or is out of range.
+        """
         number = self.number(name, default, note=note)
         if number != int(number) or not least <= number <= most:
             raise SpecError(f"{name} is {number:g}, no whole number from {least} to {most}")
@@ -183,7 +191,11 @@ OTHER_NETWORKS = re.compile(
 
 
 def parse_architecture(cells: CaseRow) -> str:
-    """Return the kind of block; an unknown one counts as a Llama's and is noted."""
+    """Return the kind of block; an unknown one counts as a Llama's and is noted.
+
+    Raises:
+        SpecError: The model is a mixture of experts, or is not a decoder-only transformer.
+    """
     value, name = cells.text("arch", note=False), cells.text("model_name", note=False)
     column, word = ("arch", value) if value else ("model_name", name)
     if _has_experts(word):

@@ -53,7 +53,11 @@ class Prediction(Struct, frozen=True):
 
 
 def read_cases(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a cases file, separated by commas, semicolons or tabs."""
+    """Read the rows of a cases file, separated by commas, semicolons or tabs.
+
+    Raises:
+        SpecError: The file cannot be read, lacks a column, or contains a case twice.
+    """
     remedy = f"a CSV file with the columns that {page('planner.md')} lists"
     failed = explain_file_errors(SpecError, f"cannot read {path}", remedy, also=(UnicodeDecodeError, csv.Error))
     with failed, path.open(newline="", encoding="utf-8-sig") as file:
@@ -110,7 +114,11 @@ def predict_case(one: PlannerCase) -> Prediction:
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
-    """Write predictions as a CSV file; unknown values stay empty."""
+    """Write predictions as a CSV file; unknown values stay empty.
+
+    Raises:
+        SpecError: The file cannot be written.
+    """
     failed = explain_file_errors(SpecError, f"cannot write {path}", "a folder that exists")
     with failed, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -293,7 +293,11 @@ def training_values(plan: Plan, tokens: float, storage: float) -> dict[str, floa
 
 
 def draw_plans(plans: Sequence[Plan], path: Path, limit: float) -> None:
-    """Draw the step time and the memory of each layout as stacked bars; `limit` in bytes."""
+    """Draw the step time and the memory of each layout as stacked bars; `limit` in bytes.
+
+    Raises:
+        SpecError: matplotlib is not installed, or the file cannot be written.
+    """
     # matplotlib draws bars from the bottom, so the best plan is last.
     names = [describe_layout(plan.layout) for plan in plans][::-1]
     figure, (left, right) = pyplot().subplots(1, 2, sharey=True, figsize=(12, 1.2 + 0.45 * len(plans)))

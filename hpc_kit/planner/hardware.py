@@ -117,6 +117,9 @@ def match_gpu(name: str, *, allow_similar: bool = False) -> tuple[Gpu, str]:
     Args:
         name: Name in the table or of the driver, or a data sheet.
         allow_similar: Prefer a family's own row, and ignore unknown words.
+
+    Raises:
+        SpecError: No row matches, the name means a slice of a card, or it has unknown words.
     """
     if ":" in name:
         return parse_data_sheet(name), ""
@@ -164,7 +167,11 @@ def _make_gpu(name: str, row: Mapping[str, Any]) -> Gpu:
 
 
 def parse_data_sheet(text: str) -> Gpu:
-    """Parse a GPU's data sheet: `name:memory=80,memory_tb=2.0,tflops=312,link=300`."""
+    """Parse a GPU's data sheet: `name:memory=80,memory_tb=2.0,tflops=312,link=300`.
+
+    Raises:
+        SpecError: A number is missing, unknown or invalid.
+    """
     name, _, rest = text.partition(":")
     given: dict[str, float] = {}
     for key, _, value in (pair.strip().partition("=") for pair in rest.split(",")):

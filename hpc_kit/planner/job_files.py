@@ -54,7 +54,11 @@ class PlannedSettings(Struct, frozen=True):
 
 
 def planned_settings(job: Job) -> PlannedSettings:
-    """Return the settings in the variables of a written job."""
+    """Return the settings in the variables of a written job.
+
+    Raises:
+        SpecError: A variable has an invalid value.
+    """
     tables: dict[str, dict[str, Any]] = {
         "framework": SPELLINGS,
         "precision": {name: name for name in PRECISION},
@@ -82,7 +86,11 @@ def runs_shipped_program(job: Job) -> bool:
 
 
 def model_of_job(job: Job, root: Path) -> JobModel | None:
-    """Return the model that a job trains; None if neither `[model]` nor the command contains it."""
+    """Return the model that a job trains; None if neither `[model]` nor the command contains it.
+
+    Raises:
+        SpecError: PLAN_MODEL is not a model.
+    """
     model, batch = job.model, job.layout.global_batch
     if runs_shipped_program(job):
         return _model_of_shipped_program(job, root)
@@ -120,7 +128,11 @@ def _model_of_shipped_program(job: Job, root: Path) -> JobModel | None:
 
 
 def check_job_model(found: JobModel, job: Job) -> None:
-    """Check that the model matches the job's `[model]`."""
+    """Check that the model matches the job's `[model]`.
+
+    Raises:
+        SpecError: The numbers differ.
+    """
     model, of_job = found.model, job.model
     own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
     others = [f"{name} = {number}" for name in own if (number := getattr(of_job, name)) not in {None, own[name]}]

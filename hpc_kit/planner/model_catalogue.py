@@ -55,7 +55,11 @@ def model_names() -> tuple[str, ...]:
 
 
 def model_by_name(name: str) -> Transformer:
-    """Return a model by its name."""
+    """Return a model by its name.
+
+    Raises:
+        SpecError: The model is unknown; the error lists similar names.
+    """
     table = _model_table()
     key = name.lower().replace("_", "-")
     key = key if key in table else key.replace("llama-", "llama").replace("llama3.1-", "llama3-")
@@ -69,7 +73,11 @@ def model_by_name(name: str) -> Transformer:
 
 
 def parse_model(text: str) -> Transformer:
-    """Parse a model: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`."""
+    """Parse a model: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
+
+    Raises:
+        SpecError: The text is invalid, or the numbers are impossible.
+    """
     if "=" in text:
         return model_from_numbers(text)
     path = Path(text)
@@ -81,7 +89,11 @@ def parse_model(text: str) -> Transformer:
 
 
 def model_from_numbers(text: str) -> Transformer:
-    """Build a Llama-like model from `name=number` pairs; `gpt=1` selects a GPT, other fields are allowed."""
+    """Build a Llama-like model from `name=number` pairs; `gpt=1` selects a GPT, other fields are allowed.
+
+    Raises:
+        SpecError: A name is unknown, a value is not a number, or numbers are inconsistent.
+    """
     given: dict[str, int] = {}
     for pair in text.split(","):
         name, _, value = pair.strip().partition("=")
@@ -128,7 +140,11 @@ def default_seq_len(model: Transformer, text: str) -> tuple[int, str]:
 
 
 def model_from_config(path: Path) -> Transformer:
-    """Build a model from its Hugging Face `config.json`."""
+    """Build a model from its Hugging Face `config.json`.
+
+    Raises:
+        SpecError: The file cannot be read, has an unknown model type, or lacks a number.
+    """
     with explain_file_errors(SpecError, f"cannot read {path}", "a Hugging Face config.json", also=(ValueError,)):
         config = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(config, dict):

@@ -115,7 +115,11 @@ def divisors(number: int) -> list[int]:
 
 
 def search_layouts(task: PlanningTask, fitted: Constants) -> SearchResult:
-    """Evaluate every legal layout."""
+    """Evaluate every legal layout.
+
+    Raises:
+        SpecError: The GPU lacks the precision.
+    """
     if task.precision == "fp8" and not task.machine.gpu.flops8:
         raise SpecError(
             f"{task.machine.gpu.name} has no 8-bit products",

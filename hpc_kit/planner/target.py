@@ -27,7 +27,11 @@ class PlanningTarget(Struct, frozen=True):
 
 
 def parse_framework(name: str) -> str:
-    """Return a framework by any spelling; case, `-`, `_`, `.` and blanks are ignored."""
+    """Return a framework by any spelling; case, `-`, `_`, `.` and blanks are ignored.
+
+    Raises:
+        SpecError: No such framework; near matches.
+    """
     key = normalize_word(name)
     if key in SPELLINGS:
         return SPELLINGS[key]
@@ -59,6 +63,9 @@ def resolve_target(
         gpus_per_node: Replaces the cluster's number.
         network: Gb/s for each GPU; replaces the cluster's.
         measurement: File of measured numbers; None: the cluster's file if it exists.
+
+    Raises:
+        SpecError: The cluster is unknown, or its file does not contain its GPUs.
     """
     machine, notes = _resolve_machine(cluster, root, gpu, gpus_per_node)
     if network is not None:

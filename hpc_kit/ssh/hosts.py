@@ -82,6 +82,9 @@ def read_hosts(words: str | None, hostfile: Path | None) -> tuple[LaunchHost, ..
         words: `a,b:4,n[1-3]`; IPv6 addresses `fd00::1,[fd00::2]:4`; a port `ssh://me@a:2222`, with four ranks
             `ssh://me@a:2222:4`.
         hostfile: One host a line, `a slots=4` or `a:4`; `#` begins a comment.
+
+    Raises:
+        SpecError: The list is empty, names a host twice, or contains an invalid host.
     """
     if (words is None) == (hostfile is None):
         found = "both are given" if words is not None else "neither is given"

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def place_job(job: Job, hosts: Sequence[LaunchHost]) -> Job:
-    """Return the job with one node for each host and one task for each rank. The nodes of the job file do not count."""
+    """Return the job with one node for each host and one task for each rank. The nodes of the job file do not count.
+
+    Raises:
+        SpecError: Only Slurm can start this job.
+    """
     _check_job(job)
     launch, resources = job.launch, job.resources
     default, cpus = _ranks_per_host(job, len(hosts)), resources.cpus_per_task
@@ -89,7 +93,11 @@ def _check_job(job: Job) -> None:
 
 
 def check_cluster(resolved: Resolved) -> None:
-    """Check that torchrun can start the ranks of this cluster."""
+    """Check that torchrun can start the ranks of this cluster.
+
+    Raises:
+        SpecError: The ranks run in containers.
+    """
     if resolved.cluster.environment.is_container:
         raise SpecError(
             "only srun can start ranks in containers",
@@ -105,7 +113,11 @@ def agent_python(resolved: Resolved, root: Path) -> str:
 
 
 def exported_variables(resolved: Resolved, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that `--export` names. They go to the hosts with the order to start, and into no file."""
+    """Return the variables that `--export` names. They go to the hosts with the order to start, and into no file.
+
+    Raises:
+        SpecError: A variable is not set here.
+    """
     variables = {}
     for word in filter(None, (resolved.job.resources.export or "").split(",")):
         name, equals, value = word.partition("=")
