@@ -1998,3 +1998,11 @@ def test_nodes_that_each_wait_at_themselves(tmp_path: Path) -> None:
     both = why(tmp_path, job_log=alone * 2 + end.format(1, 0) + end.format(2, 1))
     assert "2 processes each took their own host for that of rank 0" in both.cause
     assert "own host" not in why(tmp_path, job_log=alone + end.format(1, 0)).cause
+
+
+def test_the_records_of_a_run_are_no_logs(tmp_path: Path) -> None:
+    tmp_path.joinpath("slurm-1.out").write_text("step 1\nsrun: error: n1: task 0: Exited with exit code 3\n")
+    tmp_path.joinpath("record.json").write_text('{\n "error": "RuntimeError: CUDA out of memory"\n}\n')
+    verdict = explain(tmp_path.iterdir())
+    assert verdict.cause.startswith("unknown: rank 0 on n1 ended with exit code 3")
+    assert "}" not in verdict.cause

@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from hpc_kit.run_files import PATCH, RECORD, STEPS, SUMMARY, VERDICT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -44,6 +46,7 @@ _TRIGGERS = (
     b"horovod", b" pml ", b"daemon", b".lock",
 )  # fmt: skip
 _DIGITS = b"0123456789"
+_RECORDS = frozenset({RECORD, PATCH, SUMMARY, STEPS, VERDICT})
 _NOT_LOGS = frozenset({
     ".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt",
     ".safetensors", ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar",
@@ -111,7 +114,7 @@ class Line(NamedTuple):
 
 
 def find_logs(paths: Iterable[Path]) -> list[LogFile]:
-    """Return the files to read: those of folders, too, except models and archives.
+    """Return the files to read: those of folders, too, except models, archives and the records of a run.
 
     Ranks, hosts and elements of arrays come from their names.
     """
@@ -123,7 +126,8 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
         else:
             files.append((path, str(path)))
     # `runs/train/*/rank-0.log` names a run twice: by its id, and by the link `latest`.
-    files = list({path.resolve(): (path, name) for path, name in reversed(files)}.values())[::-1]
+    read = {path.resolve(): (path, name) for path, name in reversed(files) if path.name not in _RECORDS}
+    files = list(read.values())[::-1]
     # The names of the files are compared with each other: `gpu03.log` beside `gpu04.log` are hosts, `fit-0.log` beside
     # `fit-1.log` are ranks, and `9_0.log` beside `9_1.log` are elements.
     numbered = _ranks_of_numbered([path for path, _ in files])
