@@ -217,6 +217,16 @@ class BatchScript:
         """True if the job asks for no share of a node: no tasks, CPUs, memory or GPUs."""
         return not any(re.match(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive", name) for name in self.options)
 
+    @property
+    def is_alone_on_nodes(self) -> bool:
+        """True if no other job can run on the nodes of this one, which has asked for all of each, or for its memory."""
+        return "exclusive" in self.options or self.options.get("mem") == "0"
+
+    @property
+    def may_have_more_cpus(self) -> bool:
+        """True if the job may have more CPUs on a node than its tasks ask for."""
+        return self.counts_only_nodes or not self.options.keys().isdisjoint({"exclusive", "cpus-per-gpu", "mincpus"})
+
     @cached_property
     def time_limit(self) -> int | None:
         """The time limit in seconds, negative for no limit; None if it is unknown."""

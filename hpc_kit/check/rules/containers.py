@@ -399,7 +399,7 @@ def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
     Documented: docs.docker.com, "docker run --gpus"; slurm.schedmd.com/containers.html.
     """
     gpus = script.size.gpus_per_node
-    whole = "exclusive" in script.options or script.options.get("mem", "0") == "0"
+    whole = script.is_alone_on_nodes or "mem" not in script.options
     # A node with as few GPUs as a larger request is common.
     if not gpus or gpus > _SHARE_OF_NODE or whole or script.size.has_several_nodes:
         return

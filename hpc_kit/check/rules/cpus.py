@@ -49,12 +49,18 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
     option = script.directive("ntasks-per-node") or script.directive("ntasks")
     # A mask names CPUs of a whole node.
     masked = any(re.search(r"--cpu[-_]bind\S*[= ]\S*(map|mask)_", each.command.text) for each in script.training)
-    whole = masked or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     # Without srun, a program has the CPUs of all tasks on its node.
     launches = [launch for launch in script.training if launch.multiplier is not None]
     # mpirun spreads fewer processes over the CPUs of all tasks.
     in_tasks = any(launch.stage("srun") or script.size_of(launch) == script.size for launch in launches)
-    if option is None or whole or not in_tasks or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
+    if (
+        option is None
+        or masked
+        or script.may_have_more_cpus
+        or not in_tasks
+        or script.is_heterogeneous
+        or (script.size.ntasks or 1) < 2
+    ):
         return
     for each in script.assignments_of("OMP_NUM_THREADS"):
         threads = each.value.number
@@ -149,7 +155,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
         yield from _threads_of_one_cpu(script)
         return
     # One task alone may use a whole node that it has for itself.
-    alone = "exclusive" in script.options and (script.size.tasks_per_node or 1) == 1
+    alone = script.is_alone_on_nodes and (script.size.tasks_per_node or 1) == 1
     cpus = parse_count(option.value)
     if cpus is None or script.is_heterogeneous or alone:
         return

@@ -237,11 +237,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
     Documented: scancel(1).
     """
-    # On an exclusive node, there are no other jobs.
-    alone = "exclusive" in script.options
-    array = script.options.get("array", "%1")
-    # With all memory of a node, an element is alone on it.
-    at_once = not (alone or array.endswith("%1") or script.options.get("mem") == "0")
+    alone = script.is_alone_on_nodes
+    at_once = not (alone or script.options.get("array", "%1").endswith("%1"))
     for step in script.batch_commands if at_once else ():
         path = next((text for text in removed_folders(step) if _OF_ELEMENTS.match(script.resolve(text))), None)
         if path is not None:

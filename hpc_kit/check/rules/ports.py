@@ -37,7 +37,7 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
     """
     at_once = not script.options.get("array", "%1").endswith("%1")
-    if "exclusive" in script.options or (_takes_whole_nodes(script) and not at_once):
+    if script.is_alone_on_nodes or (_takes_whole_nodes(script) and not at_once):
         return
     for text, port in _first_of_each(_ports(script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
@@ -184,7 +184,7 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
     """
     yield from _port_at_once(script)
     array = script.directive("array")
-    if array is None or "exclusive" in script.options:
+    if array is None or script.is_alone_on_nodes:
         return
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         if "SLURM_ARRAY_JOB_ID" in text.text and not re.search("SLURM_(ARRAY_TASK|JOB)_ID", text.text):

@@ -42,8 +42,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     """
     directive = script.directive("partition")
     # Many sites give all GPUs of a node to a job that takes the whole node.
-    whole = "exclusive" in script.options or script.options.get("mem") == "0"
-    whole = whole or (script.counts_only_nodes and "nodes" in script.options)
+    whole = script.is_alone_on_nodes or (script.counts_only_nodes and "nodes" in script.options)
     # A comment may tell how to submit the script.
     whole = whole or re.search(r"\bsbatch\s[^\n]*(--g(pus|res)|-G)", script.text) is not None
     # `--constraint=gpu` selects whole nodes where jobs get no others.

@@ -44,7 +44,7 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
             if equals and is_secret(name, value):
                 yield _fault(name, option, value)
     # Only users with processes on the node see its command lines.
-    for launch in script.training if "exclusive" not in script.options else ():
+    for launch in script.training if not script.is_alone_on_nodes else ():
         yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
     yield from _traced_secrets(script)

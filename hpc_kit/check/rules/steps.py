@@ -131,9 +131,7 @@ def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tu
         yield f"the step asks for {count} GPUs, but the job has {whole_job}", name, name in options
     total = parse_count(options.get("ntasks"))
     per_task = parse_count(options.get("cpus-per-task")) or (1 if total else None)
-    have, whole = job.ntasks, bool(script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus", "ntasks-per-gpu"})
-    # A job that counts nodes alone has whole ones where the partition gives no others.
-    whole = whole or script.counts_only_nodes
+    have, whole = job.ntasks, script.may_have_more_cpus or "ntasks-per-gpu" in script.options
     if total and per_task and have and not whole and not options.keys() & {"overcommit", "exclusive"}:
         cpus = have * (job.cpus_per_task or 1)
         if total * per_task > cpus:
@@ -345,9 +343,8 @@ def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Cl
     own_memory = options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"} or script.options.get("mem", "0") == "0"
     # -c implies --exact.
     exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"})
-    whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     ntasks = (size.ntasks or 1) if size.is_stated else 1
-    cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
+    cpus = 0 if script.may_have_more_cpus else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
     return _Claim(nodes, exact, not own_memory, cpus, taken or 0, host)
 
 
