@@ -438,6 +438,10 @@ _CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
+_OF_TRAINER = re.compile(r"--(do[-_]train|per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
+"""Options that Hugging Face's TrainingArguments have."""
+
+
 class LaunchLine(NamedTuple):
     """One command line of the script, as a list of programs that start one another.
 
@@ -471,6 +475,11 @@ class LaunchLine(NamedTuple):
     def program(self) -> LaunchStage:
         """The last program."""
         return self.stages[-1]
+
+    @property
+    def trains_with_hugging_face(self) -> bool:
+        """True if the program has options of Hugging Face's Trainer, which saves its checkpoints in --output_dir."""
+        return any(_OF_TRAINER.match(word.text) for word in self.program.words)
 
     @property
     def multiplier(self) -> LaunchStage | None:

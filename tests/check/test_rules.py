@@ -1751,6 +1751,91 @@ BAD = [
         E,
         "a host of component 0",
     ),
+    Bad(
+        "KIT253",
+        HEAD + "#SBATCH -a 0-3\npython t.py --lr 0.$SLURM_ARRAY_TASK_ID --ckpt-dir $VSC_SCRATCH/c\n",
+        3,
+        W,
+        "save",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "podman run -d --rm img python t.py\necho started\n",
+        2,
+        E,
+        "podman runs the program in the background",
+    ),
+    Bad(
+        "KIT402",
+        HEAD
+        + "#SBATCH -n4 --mem=9G\nset -e\nfor f in 0 1; do\nsrun -n1 --exact --mem=2G python t.py $f &\ndone\nwait\n"
+        "python train.py\n",
+        7,
+        E,
+        "after a failure, set -e does not end the script here",
+    ),
+    Bad(
+        "KIT501", HEAD + "set -x\nset -a\nsource hub.env\npython t.py # reads HF_TOKEN\n", 4, W, "the lines of hub.env"
+    ),
+    Bad(
+        "KIT134",
+        HEAD + "MICRO=2\ncat > ds.json <<'E'\n{\"train_micro_batch_size_per_gpu\": ${MICRO}}\nE\npython t.py\n",
+        3,
+        W,
+        "$MICRO stays as it is",
+    ),
+    Bad("KIT143", GPUS + "python t.py --train-data /data/{00000..01023}.tar\n", 3, W, "WebDataset reads one pattern"),
+    Bad(
+        "KIT228",
+        HEAD + "#SBATCH -a 1-9\nprintf -v N '%03d' $SLURM_ARRAY_TASK_ID\npython t.py $((N + 7))\n",
+        4,
+        E,
+        "zeros",
+    ),
+    Bad(
+        "KIT505",
+        GPUS + "apptainer exec --nv -B /l/d:/data:ro i.sif python t.py exp_manager.exp_dir=/data/checkpoints/a\n",
+        3,
+        E,
+        "mounted read-only",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "cd $HOME/p || exit 1\nsbatch -d afterany:$SLURM_JOB_ID $0\npython t.py --resume auto\n",
+        3,
+        W,
+        "nothing ends the chain",
+    ),
+    Bad(
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport NCCL_IB_HCA=ib0\nsrun python t.py\n",
+        3,
+        W,
+        "no InfiniBand device",
+    ),
+    Bad(
+        "KIT222",
+        HEAD + "#SBATCH --ntasks-per-node=4 --gres=gpu:4\nsrun python run_clm.py --do_train --output_dir o\n",
+        3,
+        W,
+        "each of 4 tasks trains alone",
+    ),
+    Bad("KIT220", HET + "srun --het-group=1 ./a : --het-group=2 ./b\n", 5, E, "no component 2"),
+    Bad(
+        "KIT125",
+        HEAD + "scontrol show hostnames | read -r H\nexport H\nsrun python t.py $H\n",
+        2,
+        E,
+        "H stays as it was",
+    ),
+    Bad("KIT310", HEAD + "export MASTER_PORT=${SLURM_JOB_ID: -5}\nsrun python t.py\n", 2, E, "99999"),
+    Bad(
+        "KIT134",
+        HEAD + 'A="--lr 1"\nA+=" --text \'a b\'"\npython t.py $A\n',
+        4,
+        W,
+        "the quotes in the value of $A stay",
+    ),
 ]
 
 GOOD = [
@@ -2961,6 +3046,28 @@ GOOD = [
     ("KIT412", HEAD + "#SBATCH --signal=USR1@90\nsource env.sh\npython t.py\n"),
     ("KIT412", HEAD + "#SBATCH --signal=USR1@90\nbash run.sh\npython t.py\n"),
     ("KIT412", HEAD + "#SBATCH --signal=USR1@90\nL=srun\n$L python t.py\n"),
+    ("KIT253", HEAD + "#SBATCH -a 0-3\npython t.py --lr 0.$SLURM_ARRAY_TASK_ID --ckpt-dir $LOCAL_SCRATCH/c\n"),
+    ("KIT402", HEAD + "podman run --rm -e A=-d img python t.py\necho done\n"),
+    ("KIT501", HEAD + "set -x\nsource modules.env\npython t.py\n"),
+    ("KIT134", HEAD + "M=2\ncat > a.yaml <<'E'\nsize: ${M}\nE\npython t.py\n"),
+    ("KIT143", GPUS + "python t.py --train-data '/data/{00000..01023}.tar' --lrs {1..3}\n"),
+    ("KIT143", GPUS + "python t.py --files {00000..00003}.npy\n"),
+    ("KIT228", HEAD + "#SBATCH -a 1-9\nprintf -v N '%03d' $SLURM_ARRAY_TASK_ID\npython t.py $((10#$N + 7)) $N\n"),
+    ("KIT505", GPUS + "apptainer exec --nv -B /l/d:/data:ro i.sif python t.py exp_manager.exp_dir=/data/imagenet\n"),
+    ("KIT417", HEAD + "[ -f done ] && exit 0\nsbatch -d afterany:$SLURM_JOB_ID $0\npython t.py --resume auto\n"),
+    ("KIT316", HEAD + "#SBATCH -N2 --ntasks-per-node=1\nexport NCCL_IB_HCA=mlx5_0,ibp12s0\nsrun python t.py\n"),
+    ("KIT222", HEAD + "#SBATCH --ntasks-per-node=4\nexport RANK_BY=slurm\nsrun python run_clm.py --do_train\n"),
+    ("KIT222", HEAD + "#SBATCH --ntasks-per-node=4\nsrun torchrun --nproc-per-node=1 run_clm.py --do_train\n"),
+    ("KIT220", HET + "srun --het-group=0 ./a : --het-group=1 ./b\n"),
+    (
+        "KIT125",
+        HEAD + "scontrol show hostnames | while read -r H; do echo $H; done\nread -r H < hosts\npython t.py $H\n",
+    ),
+    ("KIT125", HEAD + "cat x | { read -r H; python t.py $H; }\n"),
+    ("KIT310", HEAD + "export MASTER_PORT=1${SLURM_JOB_ID: -4}\nsrun python t.py\n"),
+    ("KIT134", HEAD + "A=\"--text 'a b'\"\neval python t.py $A\n"),
+    ("KIT134", HEAD + 'A="--name it\'s"\npython t.py $A\n'),
+    ("KIT134", HEAD + 'A="import os; f(\'a b\')"\npython t.py "$A"\n'),
 ]
 
 

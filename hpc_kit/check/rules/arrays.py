@@ -341,7 +341,10 @@ _FOLDERS_OF_RUNS = (
     "experiment-dir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
 )  # fmt: skip
 _RUN_NAMES = ("name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
-_SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
+_SAME_FOR_ALL = re.compile(
+    r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|PWD"
+    r"|(?!\w*(LOCAL|NODE|JOB|TMP))(\w+_)?(HOME|WORK|SCRATCH|PROJECT|STORE))\b\}?"
+)
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 
 
@@ -364,14 +367,14 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         file = next((text for text in files if _FILE.match(_SAME_FOR_ALL.sub("", text.text))), None)
         folder = launch.argument(*_OUTPUT_FOLDERS)
         # Other programs make a folder with a name of its own in --output-dir.
-        if folder is None and (_trains_with_hugging_face(launch) or _hides_element(launch)):
+        if folder is None and (launch.trains_with_hugging_face or _hides_element(launch)):
             folder = launch.argument(*_FOLDERS_OF_RUNS)
         moves = _moves_to_own_folder(script, launch)
         file, folder = (
             None if moves and text and not text.text.startswith(("/", "$")) else text for text in (file, folder)
         )
         # The run name of Hugging Face's Trainer names no folder.
-        of_trainer = _trains_with_hugging_face(launch) or launch.argument("save-steps") is not None
+        of_trainer = launch.trains_with_hugging_face or launch.argument("save-steps") is not None
         name = launch.argument(*_RUN_NAMES, *(() if of_trainer else ("run-name",)))
         names_run = name is not None and "$" in name.text
         if file is not None:
@@ -521,15 +524,6 @@ def lost_remainder(script: BatchScript) -> Iterator[Problem]:
             what = f"{each.value.raw} rounds down: the rest of the list belongs to no element"
             remedy = f"write {each.name}=$((({match['total']} + {match['parts']} - 1) / {match['parts']}))"
             yield Problem(each.value, what, remedy, (directive.line,) if directive is not None else ())
-
-
-def _trains_with_hugging_face(launch: LaunchLine) -> bool:
-    """Tell whether the program is one of Hugging Face's, whose Trainer saves its checkpoints in --output_dir."""
-    return any(_OF_TRAINER.match(word.text) for word in launch.program.words)
-
-
-_OF_TRAINER = re.compile(r"--(do[-_]train|per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
-"""Options that Hugging Face's TrainingArguments have."""
 
 
 _SETTINGS = re.compile(

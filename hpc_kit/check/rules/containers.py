@@ -220,7 +220,8 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
             # The innermost mount decides.
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
-            if folder in container.read_only and _RESULT.match(option) and written.search(option):
+            is_written = written.search(option) or _WRITTEN.search(word.text.removeprefix(folder))
+            if folder in container.read_only and _RESULT.match(option) and is_written:
                 what = f"{folder} is mounted read-only, but the program writes to {word.text}"
                 given = re.compile(rf"{re.escape(folder)}/?(:ro|,.*\b(ro|readonly))\b")
                 mounts = ((each, match) for each in container.stage.words if (match := given.search(each.text)))

@@ -366,9 +366,13 @@ _PADDED = re.compile(
 )
 
 
+_PRINTED = re.compile(r"printf\s+-v\s+(\w+)\s+[\"']?%0\d+[di][\"']?\s")
+
+
 def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
     """Find arithmetic with a number that has leading zeros."""
     padded = {each.name: each.value.line for each in script.written_assignments if _PADDED.fullmatch(each.value.raw)}
+    padded |= {match[1]: step.line for step in script.batch_commands if (match := _PRINTED.match(step.text))}
     padded |= {loop.name: loop.line for loop in script.compounds("for") if any(map(_PADDED.fullmatch, loop.words))}
     # A second assignment may remove the zeros.
     several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}

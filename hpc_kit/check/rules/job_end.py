@@ -321,20 +321,28 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         yield Problem(wait, what, remedy, (flow.launch.line,), certain=flow.is_relied_on or flow.is_read)
 
 
+_WAIT_FOR_EACH = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
+
+
 def _unread_waits(script: BatchScript) -> Iterator[Problem]:
     """Find a `wait` without a process id whose status the script reads: it is always 0."""
     started = [launch for launch in script.launch_lines if launch.command.in_background]
+    trains = any(launch.is_training for launch in started)
     for step in script.batch_commands if started else ():
         if step.name != "wait" or len(step.words) > 1:
             continue
+        later = [launch for launch in script.launch_lines if launch.is_training and launch.line > step.line]
+        if trains and step.errexit and later and not step.is_conditional and not later[0].command.in_background:
+            what = "wait without a process id always returns 0: after a failure, set -e does not end the script here"
+            yield Problem(step, what, _WAIT_FOR_EACH, (started[0].line, later[0].line))
+            return
         reads = any(each.reads("?") for each in script.commands_after(step)[:1])
         # A command behind the next `||` or `&&` may do more than print or succeed.
         behind = step.position.chain.pipelines[step.position.chain_index + 1 :]
         acts = any(program_of(each) not in _PRINTS for pipeline in behind for each in pipeline.commands)
         if reads or acts or step.in_condition("if", "while", "until"):
             what = "wait without a process id always returns 0: the script never sees a failure"
-            remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
-            yield Problem(step, what, remedy, (started[0].line,))
+            yield Problem(step, what, _WAIT_FOR_EACH, (started[0].line,))
             return
 
 
@@ -383,7 +391,7 @@ def _detached(script: BatchScript) -> Iterator[Problem]:
         detached = step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
         if step.name == "tmux":
             detached = "-d" in options and not {"new", "new-session"}.isdisjoint(options)
-        if step.name == "docker" and "run" in options[:2]:
+        if step.name in {"docker", "podman"} and "run" in options[:2]:
             flags = list(takewhile(lambda text: text.startswith("-") or text == "run", options))
             detached = any(re.match(r"-[it]*d[it]*\Z|--detach\Z", text) for text in flags)
         # abaqus returns at once without `interactive`. Its other procedures, such as `abaqus fetch job=...`, do not.

@@ -57,7 +57,8 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
 
     Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
     connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
-    address". The rule is silent if a comment at the line gives a reason.
+    address". NCCL_IB_HCA names devices, such as mlx5_0, and no interfaces. The rule is silent if a comment at the line
+    gives a reason.
 
     Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
     `NCCL_SOCKET_IFNAME=^lo,docker0`.
@@ -74,6 +75,11 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
+    for each in script.assignments_of("NCCL_IB_HCA"):
+        name = re.match(r"=?((?:ib|eth|bond|hsn|eno)\d+)\b", each.value.text)
+        if name is not None and not script.has_reason(each.line):
+            what = f"{name[1]} is a network interface, and no InfiniBand device: NCCL uses slow sockets instead"
+            yield Problem(each.value, what, "remove it, or name a device that `ibv_devices` shows, such as mlx5_0")
 
 
 @rule("KIT309")

@@ -137,6 +137,8 @@ _ANY_NUMBER = {
 
 def _extremes(text: str) -> tuple[int, int] | None:
     """Return the smallest and largest value of a port; None if it contains something unknown."""
+    if last := re.fullmatch(r"\$\{\w+: ?-(\d)\}", text):
+        return 0, 10 ** int(last[1]) - 1
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
     names = re.findall(r"[A-Za-z_]\w*", source)
     # Bounds ignore that both are the same number: $((ID - ID / 100 * 100)) is less than 100.
@@ -155,7 +157,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     Documented: ip(7), ip_unprivileged_port_start.
     """
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
-        port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
+        port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID(?:: ?-\d)?\}?|\$\{?RANDOM\}?)\Z", text.text)
         bounds = _extremes(port[1]) if port else None
         if port is None or bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue

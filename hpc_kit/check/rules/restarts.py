@@ -432,9 +432,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             what = "this starts all elements of the array again"
             yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
         elif again and training and step.line < training[0].line and not (step.compounds or step.is_conditional):
-            stops = any(
-                each.name == "scancel" or (each.name == "exit" and each.is_conditional) for each in script.commands
-            )
+            stops = any(each.name == "scancel" or _stops_chain(each) for each in script.commands)
             if not stops and "afternotok" not in step.text:
                 what = "each job submits the next one, and nothing ends the chain"
                 remedy = "write a condition before it: [ -f done ] || sbatch ...; or --dependency=afternotok:..."
@@ -476,6 +474,16 @@ def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     names = [name for each in commands if each.startswith("sbatch ") for name in each.replace('"', "").split()]
     again = any(re.match(r"\$\{?(SELF|THIS)", name) or _is_this_script(script, script.resolve(name)) for name in names)
     return again or any(map(_REQUEUES.match, commands))
+
+
+def _stops_chain(step: TracedCommand) -> bool:
+    """Tell whether a command ends the script under a condition, perhaps the end of the work: not `cd DIR || exit`."""
+    before = step.position.chain.pipelines[: step.position.chain_index]
+    moves = [program_of(command) for pipeline in before for command in pipeline.commands]
+    return step.name == "exit" and step.is_conditional and not (moves and set(moves) <= _SETS_UP)
+
+
+_SETS_UP = {"cd", "source", ".", "module", "ml", "mkdir", "conda", "export"}
 
 
 def _may_stay_away(script: BatchScript, step: TracedCommand, training: LaunchLine) -> bool:

@@ -39,13 +39,27 @@ def sets_up(step: TracedCommand) -> bool:
 _SET_UP_FILE = re.compile(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z")
 
 
+def _read_in_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find a variable that `read` sets behind a pipe, and that a later line uses."""
+    for step in script.batch_commands if "lastpipe" not in script.code else ():
+        if step.name not in {"read", "mapfile", "readarray"} or not step.position.pipeline_index or step.compounds:
+            continue
+        names = [text for text in step.texts[1:] if re.fullmatch(r"[A-Za-z_]\w*", text)]
+        later = "\n".join(line for number, line in script.code_lines if number > step.line)
+        name = next((name for name in names if re.search(rf"\$\{{?{name}\b|\bexport\b.*\b{name}\b", later)), None)
+        if name is not None:
+            what = f"the pipe ends the effect of {step.name}: {name} stays as it was"
+            yield Problem(step, what, f"write {step.name} ... < <(COMMAND)", certain=True)
+
+
 @rule("KIT125", "warning")
 def lost_set_up(script: BatchScript) -> Iterator[Problem]:
-    """Modules or an environment that the training does not get.
+    """Modules, an environment or a variable that the training does not get.
 
     A subshell, `( module load cuda )`, a pipe, `module load cuda | tee log`, and a child, `bash venv/bin/activate`, set
     up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
-    `module load python` after an environment puts another Python before it.
+    `module load python` after an environment puts another Python before it. `scontrol show hostnames | read HOST` sets
+    HOST in a subshell only.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
@@ -65,6 +79,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
             what = f"the pipe ends the effect of {step.name} {_verb(step)}: each part of a pipe runs in a subshell"
             yield Problem(step, what, "remove the pipe", (training[-1].line,))
             break
+    yield from _read_in_pipe(script)
     for launch in script.launch_lines:
         shell = launch.stages[0]
         file = shell.option("file") if shell.kind == "shell" else None

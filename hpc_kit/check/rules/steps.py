@@ -91,11 +91,13 @@ def larger_step(script: BatchScript) -> Iterator[Problem]:
     """A step asks for more than the job has.
 
     srun runs within the allocation of the job. With more nodes, CPUs or GPUs than the job has, it refuses the step
-    ("More processors requested than permitted", "Invalid generic resource (gres) specification").
+    ("More processors requested than permitted", "Invalid generic resource (gres) specification"). The components of a
+    heterogeneous job are counted from 0.
 
     Fix: request it for the job, in the #SBATCH lines; srun inherits it.
     Documented: srun(1), --nodes, --ntasks, --gres.
     """
+    yield from _missing_components(script)
     job = script.size
     if not job.is_stated and not job.has_gpus:
         return
@@ -109,6 +111,18 @@ def larger_step(script: BatchScript) -> Iterator[Problem]:
             fails = certain and not srun.options[name].has_default
             yield Problem(srun.options[name], what, f"change #SBATCH --{name}, or this step", lines, fails)
             break
+
+
+def _missing_components(script: BatchScript) -> Iterator[Problem]:
+    """Find a component that a heterogeneous job does not have. srun may name several steps, with `:` between them."""
+    count = len(script.components)
+    for step in script.commands if script.is_heterogeneous else ():
+        for word in step.words if step.name == "srun" else ():
+            given = re.match(r"--het-group=(?:\d+-)?(\d+)\Z", word.text)
+            if given is not None and int(given[1]) >= count:
+                what = f"the job has the components 0 to {count - 1}, and no component {given[1]}"
+                yield Problem(word, what, f"write --het-group={int(given[1]) - 1}", (step.line,))
+                return
 
 
 def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tuple[str, str, bool]]:
@@ -210,9 +224,21 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
             what = f"srun starts this {count} times, and each starts {workers.text} workers for the same work"
         elif (path := _prepared_file(script, launch)) is not None:
             what = f"srun runs this {count} times in parallel, and all write {path}"
+        elif launch.multiplier.kind == "srun" and _trains_alone(script, launch):
+            what = f"Hugging Face's Trainer reads no variable of Slurm: each of {count} tasks trains alone"
+            remedy = "start one launcher on each node: srun --ntasks-per-node=1 torchrun --nproc-per-node=..."
+            yield Problem(program, what, remedy, (launch.line,))
+            continue
         else:
             continue
         yield Problem(program, what, "write srun --ntasks=1 ..., or no srun", (launch.line,))
+
+
+def _trains_alone(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether a program of Hugging Face gets no rank: nothing sets one, nor another variable of torch for it."""
+    is_plain = launch.program.kind == "python" and launch.agent is None and launch.file is not None
+    sets_none = not script.sources_files and not re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID", script.code)
+    return is_plain and sets_none and launch.trains_with_hugging_face
 
 
 _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")

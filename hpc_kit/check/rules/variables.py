@@ -225,10 +225,11 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
 
 @rule("KIT143")
 def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
-    """The shell expands an expression that is meant for Hydra.
+    """The shell expands an expression that is meant for Hydra or WebDataset.
 
     In double quotes or without quotes, `${now:%Y-%m-%d}` and `${hydra:job.num}` are expansions of bash: the value is
-    empty, or the script stops with "unbound variable" or "bad substitution".
+    empty, or the script stops with "unbound variable" or "bad substitution". Without quotes, bash makes one argument of
+    each number in `shards/{00000..01023}.tar` (a warning).
 
     Fix: single quotes, `'hydra.run.dir=out/${now:%Y-%m-%d}'`.
     Documented: bash(1), Parameter Expansion; hydra.cc/docs/configure_hydra/intro, "Resolvers provided by Hydra".
@@ -239,17 +240,30 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
         if resolver is not None:
             what = f"the shell expands {resolver[0]}, which is meant for Hydra"
             yield Problem(part.origin, what, "use single quotes", (step.line,))
+    for launch in script.training:
+        for word in launch.inner_command.syntax.words:
+            if shards := _SHARDS.search(word.raw):
+                what = f"the shell expands {shards[0]} into many arguments, and WebDataset reads one pattern"
+                yield Problem(word, what, "use quotes", (launch.line,), certain=False)
 
+
+_SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
+"""A pattern of WebDataset, which has leading zeros, without quotes."""
+
+
+_INNER_QUOTES = re.compile(r"""\A".*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
+"""A value in double quotes with quoted words inside."""
 
 _CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
 
 
 @rule("KIT134", "warning")
 def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
-    r"""A quoted here-document, or single quotes, contain a variable of the script.
+    r"""Single quotes or a quoted here-document contain a variable, or a variable contains quotes.
 
     After `<<'END'`, bash expands nothing: the file contains the characters `$OUT`. Programs that read JSON, YAML or
-    TOML take them for the name of a folder. So does a program with `--out 'runs/$SLURM_JOB_ID'`.
+    TOML take them for the name of a folder. So does a program with `--out 'runs/$SLURM_JOB_ID'`. Quotes in the value of
+    a variable are characters, too: after `ARGS="--text 'a b'"`, `$ARGS` is three words.
 
     Fix: `<<END` without quotes, and `\$` for each `$` that must stay; double quotes for an argument.
     Documented: bash(1), Here Documents and QUOTING.
@@ -266,6 +280,8 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
         # `${KEY}` may be an interpolation of the program itself, unless the variable is a folder.
         paths = {each.name for each in script.assignments if re.match(r"[/~$]", each.value.text)}
+        if script.resolve(output.raw).strip("\"'").endswith(".json"):
+            paths |= script.assigned  # programs read no variables in JSON
         names += [name for name in re.findall(r"\$\{(\w+)\}", text) if name in paths and f"{name}:" not in text]
         name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:
@@ -274,18 +290,30 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
 
 
 def _single_quotes(script: BatchScript) -> Iterator[Problem]:
-    """Find a variable in single quotes in a program of awk or sed, or among the arguments of a training."""
+    """Find a variable in single quotes in a program of awk or sed, or among the arguments of a training.
+
+    Find quotes in the value of a variable, too: they are characters, and the text between them becomes several words.
+    """
     for step, part in script.nested_parts:
         selects = re.match(r"\s*NR\s*==\s*\$(SLURM_\w+)|\$\{?(SLURM_\w+?)\}?p\Z", part.text) if part.quoted else None
         filters = selects and re.search(r"\b(awk|gawk|mawk|sed)\b", script.lines[part.origin.line - 1])
         if selects and filters and part.kind == "text" and not step.in_task:
             what = f"${selects[1] or selects[2]} in single quotes stays as it is: awk and sed do not know the variable"
             yield Problem(part.origin, what, "use double quotes", (step.line,), certain=True)
+    written = [each for step in script.batch_commands for each in step.written_assignments]
     for launch in script.training:
         if not launch.file or launch.inner_command.name == "eval":
             continue
         # Words behind `--` are mostly a command, which may be a shell.
-        words = takewhile(lambda word: word.raw != "--", launch.inner_command.syntax.words)
+        words = list(takewhile(lambda word: word.raw != "--", launch.inner_command.syntax.words))
+        for word in words:
+            name = match[1] if (match := re.fullmatch(r"\$\{?(\w+)\}?", word.raw)) else ""
+            given = next((each for each in written if each.name == name and _INNER_QUOTES.search(each.value.raw)), None)
+            if given is not None:
+                what = f"the quotes in the value of ${name} stay: the program gets each word between them by itself"
+                remedy = f'write an array: {name}=(--option "two words"), and "${{{name}[@]}}"'
+                yield Problem(word, what, remedy, (given.value.line,))
+                return
         for part in (part for word in words for part in word.parts):
             # In double quotes, a `\$` is a part of its own.
             is_text = part.kind == "text" and part.quoted
