@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench.results import (
     BenchResult,
@@ -61,14 +61,14 @@ _STYLE: dict[str, Any] = {
 
 def draw_files(document: BenchResult, folder: Path) -> list[Path]:
     """Write every plot with data as PNG and SVG; return the files."""
-    written = []
+    written, data = [], PlotData(document.columns, document.results)
     for plot in document.plots:
-        if not plot_curves(document, plot):
+        if not plot_curves(data, plot):
             continue
         for kind in ("png", "svg"):
             path = folder / f"bench_{document.bench}-{plot.name}.{kind}"
             with pyplot().rc_context({**_STYLE, "svg.hashsalt": plot.name}):
-                save(draw_figure(document, plot), path)
+                save(draw_figure(data, plot), path)
             written.append(path)
     return written
 
@@ -212,16 +212,11 @@ def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool
         axes.yaxis.set_major_formatter(lambda value, _: format_quantity(value, unit if unit in {"s", "B"} else "", 3))
 
 
-class PlotData(Protocol):
-    """Rows and their columns: a result or anything with the same attributes."""
+class PlotData(NamedTuple):
+    """The rows of a plot, and the columns that they may have."""
 
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        """Quantities."""
-
-    @property
-    def results(self) -> Sequence[ResultRow]:
-        """Rows."""
+    columns: Mapping[str, Column]
+    results: Sequence[ResultRow]
 
 
 class CurvePoint(NamedTuple):

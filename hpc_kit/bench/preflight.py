@@ -154,11 +154,8 @@ def judge(
     A node is broken only by a fault that is certainly its own. Faults between two nodes and late nodes are noted. A
     fault of more than half of the nodes is one of the environment or of this measurement itself, and is noted, too.
 
-    Args:
-        nodes: All nodes of the job.
-        reports: Written reports. A node without a report is broken.
-        threshold: A node is slow if a rate is below this share of the median.
-        gpus_per_node: GPUs that Slurm gave to the job on each node; None: not the same number on each node, or unknown.
+    A node without a report is broken. A node is slow if a rate is below the share `threshold` of the median.
+    `gpus_per_node` are those that Slurm gave to the job; None: not the same number on each node, or unknown.
     """
     found = {report.node: report for report in reports if report.node in nodes}
     broken: dict[str, list[str]] = defaultdict(list)

@@ -32,14 +32,8 @@ def write_job_file(
 ) -> None:
     """Write the first plan that the program supports: the user's program, or one of jobs/train.
 
-    If the first plan may not fit and one with a margin is only slightly slower, that one is written, with a note.
-
-    Args:
-        answer: The plans.
-        named: The planned job. Its program has priority.
-        program: The program after `--`, instead of all others.
-        path: The new job file.
-        tokens: Tokens to train on.
+    The program of the planned job has priority; a program after `--` replaces all others. If the first plan may not fit
+    and one with a margin is only slightly slower, that one is written, with a note.
     """
     root, only = Path.cwd(), bool(program)
     own = named or (job_for_program(program) if program else None)

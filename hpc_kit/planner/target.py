@@ -49,16 +49,11 @@ def resolve_target(
     network: float | None = None,
     measurement: Path | None = None,
 ) -> PlanningTarget:
-    """Return the machine of a cluster.
+    """Return the machine of a cluster: a cluster file by name or path, or a machine of `hardware.toml`.
 
-    Args:
-        cluster: A cluster file's name or path, or a machine of `hardware.toml`.
-        root: The user's project.
-        framework: Selects the calibrated constants; a name that `parse_framework` returns.
-        gpu: Replaces the cluster's GPU.
-        gpus_per_node: Replaces the cluster's number.
-        network: Gb/s for each GPU; replaces the cluster's.
-        measurement: File of measured numbers; None: the cluster's file if it exists.
+    `framework`, a name that `parse_framework` returns, selects the calibrated constants. `gpu`, `gpus_per_node` and
+    `network` (Gb/s for each GPU) replace those of the cluster. `measurement` is a file of measured numbers, by default
+    the cluster's file if it exists.
     """
     machine, notes = _resolve_machine(cluster, root, gpu, gpus_per_node)
     if network is not None:
