@@ -73,7 +73,7 @@ def draw_files(document: BenchResult, folder: Path) -> list[Path]:
     return written
 
 
-def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
+def inline_svg(data: PlotData, plot: Plot, prefix: str) -> str:
     """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
     Every id begins with the prefix, so that one page can contain several plots.
@@ -81,7 +81,7 @@ def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
     text = io.StringIO()
     # With a fixed salt and no date, the same result gives the same bytes.
     with pyplot().rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        figure = draw_figure(document, plot)
+        figure = draw_figure(data, plot)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
         pyplot().close(figure)
     return use_page_colours(text.getvalue(), prefix)
@@ -102,10 +102,10 @@ def use_page_colours(text: str, prefix: str) -> str:
     return text.replace(INK, "var(--ink)").replace(GRID, "var(--grid)").strip()
 
 
-def draw_figure(document: PlotData, plot: Plot) -> Figure:
+def draw_figure(data: PlotData, plot: Plot) -> Figure:
     """Draw the figure of one plot."""
     figure, axes = pyplot().subplots(layout="constrained")
-    curves = plot_curves(document, plot)
+    curves = plot_curves(data, plot)
     categories = _categories(curves)
     has_lines = plot.kind == "lines" and not categories
     if has_lines:
@@ -114,7 +114,7 @@ def draw_figure(document: PlotData, plot: Plot) -> Figure:
         _draw_bars(axes, curves, categories or sorted({point.x for curve in curves for point in curve.points}), plot)
     for number, (name, height) in enumerate(plot.marks.items()):
         axes.axhline(height, color=INK, linestyle=(0, (1, 1 + number)), linewidth=1.2, label=name)
-    _label_axes(axes, document, plot, has_numbers=has_lines)
+    _label_axes(axes, data, plot, has_numbers=has_lines)
     has_crossed_bars = bool(plot.marks) and plot.kind != "lines"
     if has_crossed_bars:
         # Horizontal marks leave no free corner, so the legend goes above them.
@@ -182,18 +182,18 @@ def _error_bars(points: Any) -> list[list[float]] | None:
     return bars if any(map(any, bars)) else None
 
 
-def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool) -> None:
+def _label_axes(axes: Axes, data: PlotData, plot: Plot, *, has_numbers: bool) -> None:
     """Set titles, scales and ticks; `has_numbers`: the x axis has numbers, not categories."""
     from matplotlib import ticker
 
     axes.set_title(plot.title, loc="left", fontsize=11)
-    unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
+    unit = data.columns[plot.y[0]].unit if plot.y[0] in data.columns else ""
     axes.set_xlabel(plot.x_title or plot.x.replace("_", " "))
-    title = "" if plot.kind == "stacked" else column_title(plot.y[0], document.columns.get(plot.y[0]))
+    title = "" if plot.kind == "stacked" else column_title(plot.y[0], data.columns.get(plot.y[0]))
     title = plot.y_title or title
     # The tick labels of seconds and bytes contain their units.
     axes.set_ylabel(title if unit in {"", "s", "B"} or "(" in title else f"{title} ({unit})".strip())
-    points = [point for curve in plot_curves(document, plot) for point in curve.points]
+    points = [point for curve in plot_curves(data, plot) for point in curve.points]
     if has_numbers and plot.log_x:
         axes.set_xscale("log", base=2 if plot.x == "bytes" else 10)
     if plot.log_y:
@@ -235,16 +235,16 @@ class Curve(NamedTuple):
     points: tuple[CurvePoint, ...]
 
 
-def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
+def plot_curves(data: PlotData, plot: Plot) -> list[Curve]:
     """Return the curves of a plot; rows without its label or column are skipped."""
     allowed = {name: value if isinstance(value, tuple) else (value,) for name, value in plot.where.items()}
     rows = [
         row
-        for row in document.results
+        for row in data.results
         if plot.x in row.labels and all(row.labels.get(name) in values for name, values in allowed.items())
     ]
     if plot.kind == "stacked":
-        found = [Curve(column_title(name, document.columns.get(name)), _points(rows, plot.x, name)) for name in plot.y]
+        found = [Curve(column_title(name, data.columns.get(name)), _points(rows, plot.x, name)) for name in plot.y]
     else:
         groups: dict[str, list[ResultRow]] = {}
         for row in rows:
