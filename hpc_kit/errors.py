@@ -181,9 +181,10 @@ def explain_file_errors(
     kind: type[HpcKitError], what: str, remedy: str, *, also: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Return a context that raises an error of hpc_kit in place of an OSError, or of an exception in `also`."""
+    explained: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
-    except (OSError, *also) as error:
+    except explained as error:
         raise kind(what, found=getattr(error, "strerror", None) or str(error), remedy=remedy) from error
 
 

@@ -17,7 +17,7 @@ from hpc_kit.runtime.mpi import library
 if TYPE_CHECKING:
     import torch
 
-BACKENDS = ("gloo", "mpi", "nccl", "horovod")
+BACKENDS = ("gloo", "mpi", "nccl")
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
     "all_gather": lambda ranks: (ranks - 1) / ranks,
@@ -215,12 +215,6 @@ def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
 
 def unavailable_reason(name: str) -> SpecError | None:
     """Return the reason why this Python cannot use a backend; None if it can."""
-    if name == "horovod":
-        return SpecError(
-            "bench comm has no backend horovod",
-            found="Horovod has collectives of its own, which torch.distributed does not call",
-            remedy="--algorithms ring: its all-reduce is that ring, here of plain messages; or the job horovod_4node",
-        )
     from torch import __version__ as version
     from torch import distributed as dist
 

@@ -132,13 +132,13 @@ def _prepare_backends(options: CommOptions, world_backend: str, world: Group) ->
     return backends
 
 
-class _CollectivesBench:
+class _CollectivesBench(NamedTuple):
     """The measurement in one rank."""
 
-    def __init__(
-        self, options: CommOptions, recorder: Recorder, world: Group, backends: list[BackendUnderTest]
-    ) -> None:
-        self.options, self.recorder, self.world, self.backends = options, recorder, world, backends
+    options: CommOptions
+    recorder: Recorder
+    world: Group
+    backends: list[BackendUnderTest]
 
     def measure_collectives(self) -> None:
         """Measure every collective and size; the rounds of all backends and algorithms alternate."""

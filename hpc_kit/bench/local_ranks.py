@@ -83,15 +83,9 @@ def run_ranks(
 ) -> None:
     """Run `main(options, recorder)` of a module in every rank; rank 0 fills in this recorder.
 
-    Args:
-        program: The module's name.
-        options: Options that JSON can represent.
-        recorder: Filled in by rank 0.
-        ranks: Number of ranks to start. In a step of several ranks, these ranks measure and nothing is started.
-        launcher: Command that starts them: `srun --mpi=pmix -N4 -n4`. Default: mpirun for `mpi`, else one subprocess
-            for each rank.
-        mpi: Start MPI ranks.
-        timeout: Seconds for the whole measurement.
+    In a step of several ranks, these ranks measure and nothing is started. Otherwise `launcher` starts the ranks, such
+    as `srun --mpi=pmix -N4 -n4`; by default mpirun for `mpi`, else one subprocess for each rank. `timeout` limits the
+    whole measurement, in seconds. JSON must be able to represent the options.
 
     Raises:
         SpecError: There is no mpirun, or rank 0 cannot measure with these options.

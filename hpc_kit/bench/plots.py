@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench.results import (
     BenchResult,
@@ -65,19 +65,19 @@ def draw_files(document: BenchResult, folder: Path) -> list[Path]:
     Raises:
         SpecError: matplotlib is not installed, or a file cannot be written.
     """
-    written = []
+    written, data = [], PlotData(document.columns, document.results)
     for plot in document.plots:
-        if not plot_curves(document, plot):
+        if not plot_curves(data, plot):
             continue
         for kind in ("png", "svg"):
             path = folder / f"bench_{document.bench}-{plot.name}.{kind}"
             with pyplot().rc_context({**_STYLE, "svg.hashsalt": plot.name}):
-                save(draw_figure(document, plot), path)
+                save(draw_figure(data, plot), path)
             written.append(path)
     return written
 
 
-def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
+def inline_svg(data: PlotData, plot: Plot, prefix: str) -> str:
     """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
     Every id begins with the prefix, so that one page can contain several plots.
@@ -88,7 +88,7 @@ def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
     text = io.StringIO()
     # With a fixed salt and no date, the same result gives the same bytes.
     with pyplot().rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        figure = draw_figure(document, plot)
+        figure = draw_figure(data, plot)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
         pyplot().close(figure)
     return use_page_colours(text.getvalue(), prefix)
@@ -109,10 +109,10 @@ def use_page_colours(text: str, prefix: str) -> str:
     return text.replace(INK, "var(--ink)").replace(GRID, "var(--grid)").strip()
 
 
-def draw_figure(document: PlotData, plot: Plot) -> Figure:
+def draw_figure(data: PlotData, plot: Plot) -> Figure:
     """Draw the figure of one plot."""
     figure, axes = pyplot().subplots(layout="constrained")
-    curves = plot_curves(document, plot)
+    curves = plot_curves(data, plot)
     categories = _categories(curves)
     has_lines = plot.kind == "lines" and not categories
     if has_lines:
@@ -121,7 +121,7 @@ def draw_figure(document: PlotData, plot: Plot) -> Figure:
         _draw_bars(axes, curves, categories or sorted({point.x for curve in curves for point in curve.points}), plot)
     for number, (name, height) in enumerate(plot.marks.items()):
         axes.axhline(height, color=INK, linestyle=(0, (1, 1 + number)), linewidth=1.2, label=name)
-    _label_axes(axes, document, plot, has_numbers=has_lines)
+    _label_axes(axes, data, plot, has_numbers=has_lines)
     has_crossed_bars = bool(plot.marks) and plot.kind != "lines"
     if has_crossed_bars:
         # Horizontal marks leave no free corner, so the legend goes above them.
@@ -189,18 +189,18 @@ def _error_bars(points: Any) -> list[list[float]] | None:
     return bars if any(map(any, bars)) else None
 
 
-def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool) -> None:
+def _label_axes(axes: Axes, data: PlotData, plot: Plot, *, has_numbers: bool) -> None:
     """Set titles, scales and ticks; `has_numbers`: the x axis has numbers, not categories."""
     from matplotlib import ticker
 
     axes.set_title(plot.title, loc="left", fontsize=11)
-    unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
+    unit = data.columns[plot.y[0]].unit if plot.y[0] in data.columns else ""
     axes.set_xlabel(plot.x_title or plot.x.replace("_", " "))
-    title = "" if plot.kind == "stacked" else column_title(plot.y[0], document.columns.get(plot.y[0]))
+    title = "" if plot.kind == "stacked" else column_title(plot.y[0], data.columns.get(plot.y[0]))
     title = plot.y_title or title
     # The tick labels of seconds and bytes contain their units.
     axes.set_ylabel(title if unit in {"", "s", "B"} or "(" in title else f"{title} ({unit})".strip())
-    points = [point for curve in plot_curves(document, plot) for point in curve.points]
+    points = [point for curve in plot_curves(data, plot) for point in curve.points]
     if has_numbers and plot.log_x:
         axes.set_xscale("log", base=2 if plot.x == "bytes" else 10)
     if plot.log_y:
@@ -219,16 +219,11 @@ def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool
         axes.yaxis.set_major_formatter(lambda value, _: format_quantity(value, unit if unit in {"s", "B"} else "", 3))
 
 
-class PlotData(Protocol):
-    """Rows and their columns: a result or anything with the same attributes."""
+class PlotData(NamedTuple):
+    """The rows of a plot, and the columns that they may have."""
 
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        """Quantities."""
-
-    @property
-    def results(self) -> Sequence[ResultRow]:
-        """Rows."""
+    columns: Mapping[str, Column]
+    results: Sequence[ResultRow]
 
 
 class CurvePoint(NamedTuple):
@@ -247,16 +242,16 @@ class Curve(NamedTuple):
     points: tuple[CurvePoint, ...]
 
 
-def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
+def plot_curves(data: PlotData, plot: Plot) -> list[Curve]:
     """Return the curves of a plot; rows without its label or column are skipped."""
     allowed = {name: value if isinstance(value, tuple) else (value,) for name, value in plot.where.items()}
     rows = [
         row
-        for row in document.results
+        for row in data.results
         if plot.x in row.labels and all(row.labels.get(name) in values for name, values in allowed.items())
     ]
     if plot.kind == "stacked":
-        found = [Curve(column_title(name, document.columns.get(name)), _points(rows, plot.x, name)) for name in plot.y]
+        found = [Curve(column_title(name, data.columns.get(name)), _points(rows, plot.x, name)) for name in plot.y]
     else:
         groups: dict[str, list[ResultRow]] = {}
         for row in rows:

@@ -22,6 +22,7 @@ from msgspec import Struct, structs
 from hpc_kit.bench.results import format_number
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE, write_whole
 from hpc_kit.slurm import nodelist
+from hpc_kit.slurm.units import name_some
 
 THRESHOLD = 0.7
 """A node is slow if a rate is below this share of the median."""
@@ -154,11 +155,8 @@ def judge(
     A node is broken only by a fault that is certainly its own. Faults between two nodes and late nodes are noted. A
     fault of more than half of the nodes is one of the environment or of this measurement itself, and is noted, too.
 
-    Args:
-        nodes: All nodes of the job.
-        reports: Written reports. A node without a report is broken.
-        threshold: A node is slow if a rate is below this share of the median.
-        gpus_per_node: GPUs that Slurm gave to the job on each node; None: not the same number on each node, or unknown.
+    A node without a report is broken. A node is slow if a rate is below the share `threshold` of the median.
+    `gpus_per_node` are those that Slurm gave to the job; None: not the same number on each node, or unknown.
     """
     found = {report.node: report for report in reports if report.node in nodes}
     broken: dict[str, list[str]] = defaultdict(list)
@@ -177,12 +175,12 @@ def judge(
         else:
             counts = Counter(finding.reason for finding in kind)
             notes += [f"{count} of {len(nodes)} nodes: {reason}" for reason, count in counts.items()]
-    notes += [f"{_list_some(places)}: {reason}" for reason, places in doubts.items()]
+    notes += [f"{name_some(places)}: {reason}" for reason, places in doubts.items()]
     slow, not_compared = find_slow(list(found.values()), threshold)
     good = [report for report in found.values() if not broken[report.node] and report.node not in slow]
     notes += not_compared or _note_pairs(good, threshold)
     wrong = [f"{node} is {name} on {each.node}" for each in found.values() for node, name in each.misnamed.items()]
-    notes += [f"addresses with other names: {_list_some(wrong)}"] if wrong else []
+    notes += [f"addresses with other names: {name_some(wrong)}"] if wrong else []
     verdicts = []
     for node in nodes:
         state: State = "broken" if broken[node] else "ok"
@@ -243,7 +241,7 @@ def _compare_reports(reports: Sequence[NodeReport], nodes: Sequence[str]) -> Ite
         culprits = find_culprits(edges)
         isolated = _find_isolated(culprits, nodes)
         for node, others in isolated.items():
-            yield NodeFinding(problem, node, f"{problem}: {_list_some(others)}")
+            yield NodeFinding(problem, node, f"{problem}: {name_some(others)}")
         pairs = {tuple(sorted((node, other))) for node in culprits.keys() - isolated for other in culprits[node]}
         for pair in sorted(pairs):
             yield NodeFinding(problem, "-".join(pair), problem, is_certain=False)
@@ -333,13 +331,7 @@ def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
     }
     median = statistics.median(rates.values()) if len(rates) >= LEAST_NODES else 0.0
     slow = [f"{one}-{other}" for (one, other), rate in rates.items() if rate < threshold * median]
-    return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(slow)}"] if slow else []
-
-
-def _list_some(items: Sequence[str]) -> str:
-    """Return the first four items, and the number of further ones."""
-    shown = ", ".join(items[:4])
-    return f"{shown} and {len(items) - 4} more" if len(items) > 4 else shown
+    return [f"slow pairs of nodes, below {threshold:g} of the median: {name_some(slow)}"] if slow else []
 
 
 def format_rate(name: str, rate: float) -> str:

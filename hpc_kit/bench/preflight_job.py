@@ -51,13 +51,9 @@ def measuring_job(resolved: Resolved) -> Resolved:
 def measure_nodes(
     resolved: Resolved, root: Path, on_submitted: Callable[[Submission], object], on_wait: Callable[[str], object]
 ) -> PreflightVerdict:
-    """Submit the job, wait for its end, and return the verdict. An exception, such as Ctrl-C, cancels the job.
+    """Submit a `measuring_job`, wait for its end, and return the verdict. Any exception, as by Ctrl-C, cancels the job.
 
-    Args:
-        resolved: A `measuring_job`, fitted to its cluster.
-        root: The user's project.
-        on_submitted: Is called with the job.
-        on_wait: Is called with a sentence when the state of the waiting job changes.
+    `on_submitted` is called with the job, and `on_wait` with a sentence when the state of the waiting job changes.
 
     Raises:
         JobFailed: The job ended without a verdict, or it can never start.

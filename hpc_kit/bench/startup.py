@@ -24,7 +24,7 @@ from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import submit_environment
-from hpc_kit.slurm.sizes import count_gres_gpus
+from hpc_kit.slurm.partitions import SINFO_ARGV, parse_partitions
 
 TITLE = "From the command to the first step"
 PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
@@ -180,10 +180,6 @@ def measure_start(
             return MeasuredStart(phases, clock_difference, begun + sum(phases.values()) - time.time())
 
 
-_SOCKETS = re.compile(r"\([^()]*\)")
-"""Sockets that sinfo adds to generic resources: `gpu:a100:4(S:0-1)`."""
-
-
 class SubmitSettings(NamedTuple):
     """Settings for submitting the jobs."""
 
@@ -222,10 +218,8 @@ def lacks_gpus(ranks_per_node: int, slurm: SubmitSettings) -> bool:
 
 def gpus_per_node(client: SlurmClient) -> int | None:
     """Return the largest number of GPUs of a node as sinfo reports it; None if unknown."""
-    done = client.run(["sinfo", "--noheader", "--format=%G"])
-    if done.returncode or not done.stdout.strip():
-        return None
-    return max(count_gres_gpus(_SOCKETS.sub("", line)) or 0 for line in done.stdout.splitlines())
+    partitions = parse_partitions(client.run(SINFO_ARGV).stdout)
+    return max((kind.gpus or 0 for each in partitions for kind in each.kinds), default=None)
 
 
 def render_site_header(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings) -> SiteHeader:

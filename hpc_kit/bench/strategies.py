@@ -154,7 +154,10 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         recorder, _ = recorder_of_rank(recorder, world)
         for column in ("tokens_per_second", "states", "communication"):
             recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
-        arguments_of = _program_arguments(options, world, recorder)
+        commands = {name: command_for(name, options, world.world_size) for name in options.strategies}
+        arguments_of = {name: arguments for name, arguments in commands.items() if arguments is not None}
+        for name in [name for name in commands if name not in arguments_of]:
+            recorder.add_note(f"{name}: not with {world.world_size} ranks.")
         recorder.expect_rows(len(arguments_of) * options.repeats)
         summaries: dict[str, list[training_runs.Summary]] = defaultdict(list)
 
@@ -173,18 +176,6 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
                 recorder,
                 {name: training_runs.summary_values(own)["tokens_per_second"] for name, own in summaries.items()},
             )
-
-
-def _program_arguments(options: StrategyOptions, world: Group, recorder: Recorder) -> dict[str, list[str]]:
-    """Return the arguments of each strategy that can use these ranks; rank 0 notes the rest."""
-    arguments_of = {}
-    for name in options.strategies:
-        arguments = command_for(name, options, world.world_size)
-        if arguments is not None:
-            arguments_of[name] = arguments
-        else:
-            recorder.add_note(f"{name}: not with {world.world_size} ranks.")
-    return arguments_of
 
 
 @contextmanager

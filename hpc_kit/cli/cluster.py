@@ -86,7 +86,8 @@ def _print_discovery(found: Discovery, merged: MergedFile, path: Path | None) ->
     elif merged.before == merged.after:
         print_line("same", f"{short_path(path)}: nothing new")
     else:
-        _print_changes(merged, short_path(path))
+        texts, name = (merged.before.splitlines(), merged.after.splitlines()), short_path(path)
+        echo("\n".join(difflib.unified_diff(*texts, f"{name} (before)", name, lineterm="", n=1)))
     for kept in merged.kept:
         own = "removed" if kept.own is None else json.dumps(kept.own)
         print_line("kept", f"{kept.fact.name}: {own}; {kept.fact.source} has {json.dumps(kept.fact.value)}")
@@ -94,15 +95,6 @@ def _print_discovery(found: Discovery, merged: MergedFile, path: Path | None) ->
         print_wrapped(f"note    {gap}", indent=8, err=True)
     if path is not None:
         print_line("next", f"hpc-kit render ddp_4node --cluster {path.stem if path.parent.name == 'env' else path}")
-
-
-def _print_changes(merged: MergedFile, name: str) -> None:
-    """Print the changes of a file like `diff -u`."""
-    lines = difflib.unified_diff(
-        merged.before.splitlines(), merged.after.splitlines(), f"{name} (before)", name, lineterm="", n=1
-    )
-    for line in lines:
-        echo(line)
 
 
 @command.command("exclude", short_help="keep later jobs away from nodes, for some days")

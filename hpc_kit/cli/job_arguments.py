@@ -17,7 +17,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster, ssh_cluster
+from hpc_kit.spec.default_cluster import ClusterChoice, configured_name, default_cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Origins
 from hpc_kit.spec.launcher_command import adopt_launcher, check_launcher_size, find_launcher
@@ -302,7 +302,7 @@ def resolve_on_hosts(hosts: Sequence[LaunchHost], request: JobRequest, root: Pat
     """
     from hpc_kit.ssh.rank_placement import check_cluster, place_job
 
-    choice = ClusterChoice(request.cluster, {}) if request.cluster else ssh_cluster(root, os.environ)
+    choice = ClusterChoice(request.cluster or configured_name(root, os.environ) or "hosts", {})
     if hosts and request.shape is not None and not request.shape.startswith(f"{len(hosts)}x"):
         raise SpecError(
             f"-j {request.shape} does not fit {len(hosts)} hosts",

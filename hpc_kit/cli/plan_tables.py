@@ -28,23 +28,20 @@ if TYPE_CHECKING:
 
 
 class PlanReport(NamedTuple):
-    """The result of a search, and the options for printing it.
-
-    Attributes:
-        tokens: Tokens to train on.
-        storage: Bandwidth for checkpoints in bytes/s.
-        top: Number of layouts to print.
-        explained: Also print every term of the first layout.
-    """
+    """The result of a search, and the options for printing it."""
 
     task: PlanningTask
     target: PlanningTarget
     answer: SearchResult
     advice: Advice
     tokens: float
+    """To train on."""
     storage: float
+    """Bandwidth for checkpoints in bytes/s."""
     top: int
+    """Number of layouts to print."""
     explained: bool
+    """Also print every term of the first layout."""
 
     @property
     def shown(self) -> tuple[Plan, ...]:

@@ -18,6 +18,7 @@ from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.option_values import fold_indices
+from hpc_kit.slurm.units import name_some
 
 
 @click.command("stacks")
@@ -96,8 +97,7 @@ def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | No
             if group.steps
             else ""
         )
-        where = ", ".join(group.hosts[:4]) + (f" and {len(group.hosts) - 4} more hosts" if len(group.hosts) > 4 else "")
-        echo(f"{_name_ranks(group.ranks)} on {where}{step}:")
+        echo(f"{_name_ranks(group.ranks)} on {name_some(group.hosts)}{step}:")
         echo(group.traceback.rstrip("\n"))
         if group.collectives:
             echo(f"  latest collective: {'; '.join(group.collectives[:3])}")

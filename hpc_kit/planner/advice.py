@@ -41,13 +41,10 @@ SLOW_LINKS = AdviceRule("several nodes, slow links, the model does not fit one G
 
 
 class ComparedOrder(NamedTuple):
-    """The strategies of a rule in the order of their times.
+    """The strategies of a rule in the order of their times, the fastest first, and whether the times confirm the rule.
 
-    Attributes:
-        order: Strategies with a time, the fastest first.
-        reversed_pairs: Pairs (faster, slower) that the rule has in reverse order.
-        equal_pairs: Pairs whose times do not differ.
-        verdict: Whether the times confirm the order of the rule.
+    `reversed_pairs` are pairs (faster, slower) that the rule has in reverse order; the times of `equal_pairs` do not
+    differ.
     """
 
     order: tuple[str, ...]
@@ -59,12 +56,10 @@ class ComparedOrder(NamedTuple):
 def compare_order(
     rule: AdviceRule, seconds: Mapping[str, float], are_equal: Callable[[str, str], bool]
 ) -> ComparedOrder:
-    """Compare the whole order of a rule with times, pair by pair.
+    """Compare the whole order of a rule with times, pair by pair. Strategies without a time are left out.
 
-    Args:
-        rule: The rule. Pairs of alternatives without an order are neither reversed nor equal.
-        seconds: Time of each strategy; the rule's other strategies are left out.
-        are_equal: Returns whether the times of two strategies are too close to compare.
+    `are_equal` returns whether the times of two strategies are too close to compare. Pairs of alternatives without an
+    order are neither reversed nor equal.
     """
     known = [name for name in rule.strategies if name in seconds]
     pairs = list(combinations(known, 2)) if rule.is_ordered else []
@@ -79,21 +74,13 @@ def compare_order(
 
 
 class Advice(Struct, frozen=True):
-    """The rule that applies, the computed result, and the differences between them.
-
-    Attributes:
-        rule: The matching row of the table.
-        best: The fastest plan of each strategy.
-        compared: The rule's strategies in the computed order.
-        agrees: Whether the computed order is that of the rule, and no other strategy is clearly faster.
-        text: The comparison in a sentence.
-        differences: A sentence on each difference, with its reason.
-    """
+    """The rule that applies, the fastest plan of each strategy, and a sentence on each difference with its reason."""
 
     rule: AdviceRule
     best: dict[str, Plan]
     compared: ComparedOrder
     agrees: bool
+    """The computed order is that of the rule, and no other strategy is clearly faster."""
     text: str
     differences: tuple[str, ...] = ()
 

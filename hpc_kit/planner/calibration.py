@@ -227,13 +227,10 @@ def time_runs(work: Callable[[], object], seconds: float) -> list[float]:
 def measure_device(
     device: torch.device, seconds: float = PERIOD_SECONDS, summarize: Callable[[list[float]], float] = min
 ) -> Measurement:
-    """Measure one device.
+    """Measure one device. Each measurement takes `seconds`.
 
-    Args:
-        device: The device.
-        seconds: Duration of each measurement.
-        summarize: Chooses the time that counts: `min` for the rate that the device can reach, `statistics.mean` for
-            the rate that it sustains.
+    `summarize` chooses the time that counts: `min` for the rate that the device can reach, `statistics.mean` for the
+    rate that it sustains.
     """
     import torch
 

@@ -112,20 +112,17 @@ def memory_terms(plan: Plan, fitted: Constants) -> dict[str, str]:
 
 
 class LinkUse(NamedTuple):
-    """Traffic of one kind in one step of a GPU; bytes, bytes/s and seconds.
-
-    Attributes:
-        capacity: Data sheet of the link, for all ranks of the group on a node.
-        reached: Rate of a large collective.
-        exposed: Seconds that no computation hides.
-    """
+    """Traffic of one kind in one step of a GPU; bytes, bytes/s and seconds."""
 
     kind: str
     link: str
     size: float
     capacity: float
+    """Data sheet of the link, for all ranks of the group on a node."""
     reached: float
+    """Rate of a large collective."""
     exposed: float
+    """Seconds that no computation hides."""
 
     @property
     def seconds(self) -> float:

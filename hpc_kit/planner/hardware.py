@@ -53,10 +53,6 @@ def _hardware_tables() -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(HARDWARE_FILE.read_text(encoding="utf-8"))
 
 
-def _gpu_table() -> dict[str, dict[str, Any]]:
-    return _hardware_tables()["gpu"]
-
-
 def machine_names() -> tuple[str, ...]:
     """Return all machines that need no cluster file."""
     return tuple(_hardware_tables()["machine"])
@@ -75,7 +71,7 @@ def find_machine(name: str) -> Machine:
 
 def gpu_names() -> tuple[str, ...]:
     """Return the names of all GPUs."""
-    return tuple(_gpu_table())
+    return tuple(_hardware_tables()["gpu"])
 
 
 def normalize_gpu_name(name: str) -> str:
@@ -95,7 +91,7 @@ def memory_bytes(card: Gpu) -> float:
 
 def _row_name(key: str, *, exact: bool) -> str:
     """Return the row of a normalized name, or of its family's usual card; "" if there is none."""
-    table = _gpu_table()
+    table = _hardware_tables()["gpu"]
     family = [known for known in table if known.startswith(f"{key}-")]
     if family and not (exact and key in table):
         return USUAL_CARDS.get(key, family[0])
@@ -123,7 +119,7 @@ def match_gpu(name: str, *, allow_similar: bool = False) -> tuple[Gpu, str]:
     """
     if ":" in name:
         return parse_data_sheet(name), ""
-    table, key = _gpu_table(), normalize_gpu_name(name)
+    table, key = _hardware_tables()["gpu"], normalize_gpu_name(name)
     if row := _row_name(key, exact=allow_similar):
         return _make_gpu(row, table[row]), ""
     parts = key.split("-")
@@ -244,16 +240,12 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """Nodes of one kind and the network between them.
-
-    Attributes:
-        network: Bytes/s of network a GPU has, each way.
-        fabric: `infiniband`, `efa`, `omnipath` or `ethernet`.
-    """
+    """Nodes of one kind and the network between them: `infiniband`, `efa`, `omnipath` or `ethernet`."""
 
     gpu: Gpu
     gpus_per_node: int
     network: float
+    """Bytes/s of each GPU, each way."""
     fabric: str = "infiniband"
 
 

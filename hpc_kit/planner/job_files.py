@@ -296,15 +296,11 @@ BASE_JOBS = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid
 
 
 class SupportedPlan(Struct, frozen=True):
-    """A plan that a program supports.
-
-    Attributes:
-        base: The job of the program, with the options of the plan in its command.
-        rank: Its place among the plans, from 1.
-    """
+    """A plan that a program supports, and its place among the plans, from 1."""
 
     plan: Plan
     base: Job
+    """The job of the program, with the options of the plan in its command."""
     rank: int
 
 
@@ -313,12 +309,8 @@ def first_supported(
 ) -> SupportedPlan | None:
     """Return the first plan that a program supports, or None.
 
-    Args:
-        plans: Plans in order of preference.
-        root: The user's project, whose programs come before the shipped ones.
-        own: A job to try before the shipped ones. If it runs a program of the user, it supports every plan, because
-            nothing is known about that program.
-        only: Try no job but `own`.
+    The job `own` is tried before the shipped ones, or alone with `only`. If it runs a program of the user, it supports
+    every plan, because nothing is known about that program.
     """
     if own is not None and not runs_shipped_program(own):
         return next((SupportedPlan(plan, own, 1) for plan in plans), None)

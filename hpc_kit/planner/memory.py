@@ -51,14 +51,9 @@ def model_state_bytes(
 ) -> tuple[float, float, float]:
     """Return the bytes of 16-bit parameters, gradients, and Adam with its fp32 copy.
 
-    They are 2 P, g P and 12 P; ZeRO shards them from right to left.
-
-    Args:
-        parameters: P, after tensor and pipeline division.
-        shards: Ranks over which ZeRO shards.
-        zero_stage: 0 to 3.
-        grad_bytes: g, bytes a gradient is kept in.
-        master: Parameters themselves are fp32 (FSDP with mixed precision): 4 P, g P, 8 P.
+    They are 2 P, g P and 12 P for the parameters P after tensor and pipeline division, and gradients of g bytes. ZeRO
+    shards them from right to left. `master`: the parameters themselves are fp32 (FSDP with mixed precision), which
+    makes 4 P, g P and 8 P.
     """
     held, states = (4.0, 8.0) if master else (2.0, 12.0)
     return (

@@ -79,17 +79,13 @@ class RejectedLayout(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """Plans, fastest first; rejected layouts, nearest to fitting first.
-
-    Attributes:
-        layout_count: Number of examined layouts.
-        limit: Usable bytes of a GPU.
-    """
+    """Plans, fastest first; rejected layouts, nearest to fitting first; and the number of examined layouts."""
 
     plans: tuple[Plan, ...]
     rejected: tuple[RejectedLayout, ...]
     layout_count: int
     limit: float
+    """Usable bytes of a GPU."""
 
     @property
     def with_margin(self) -> Plan | None:

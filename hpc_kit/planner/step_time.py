@@ -218,11 +218,8 @@ def step_time(
 ) -> StepTime:
     """Return the seconds of one optimizer step: micro-batches through the pipeline, gradients, optimizer.
 
-    Args:
-        layout: The layout.
-        fitted: The constants.
-        filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
-        work: `layer_time(layout, fitted)` if known, because it is the same for many layouts.
+    `filled` is the peak memory as a share of the GPU's; a step that fills it waits for the allocator. `work` is
+    `layer_time(layout, fitted)` if known, because it is the same for many layouts.
     """
     m, stages = layout.micro_batches, split_stages(layout, fitted.by_cost)
     work = work or layer_time(layout, fitted)

@@ -53,7 +53,7 @@ def resolve_target(
     network: float | None = None,
     measurement: Path | None = None,
 ) -> PlanningTarget:
-    """Return the machine of a cluster.
+    """Return the machine of a cluster: a cluster file by name or path, or a machine of `hardware.toml`.
 
     Args:
         cluster: A cluster file's name or path, or a machine of `hardware.toml`.

@@ -18,7 +18,6 @@ class Transformer(Struct, frozen=True, kw_only=True):
         biases: Biases in every matrix; `qkv_biases`: only in those of queries, keys and values; `output_bias`: in that
             of attention's output.
         norm_biases: LayerNorm (weight and bias) rather than RMSNorm.
-        norms: Norms a layer.
         qk_norms: A norm of one head's width for queries and one for keys.
         positions: Rows of a learned position table; 0: none.
         final_norm: A norm behind the last layer; the published formulas leave it out.
@@ -39,12 +38,10 @@ class Transformer(Struct, frozen=True, kw_only=True):
     qkv_biases: bool = False
     output_bias: bool = False
     norm_biases: bool = False
-    norms: int = 2
     qk_norms: bool = False
     positions: int = 0
     embedding_norm: bool = False
     final_norm: bool = True
-    head_bias: bool = False
 
     @property
     def layer_weights(self) -> int:
@@ -58,7 +55,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
         biases = self.head_dim * (self.heads + 2 * self.kv_heads) if self.biases or self.qkv_biases else 0
         biases += self.hidden if self.biases or self.output_bias else 0
         biases += (2 if self.gated else 1) * self.ffn + self.hidden if self.biases else 0
-        norms = self.norms * self.hidden * (2 if self.norm_biases else 1)
+        norms = 2 * self.hidden * (2 if self.norm_biases else 1)
         norms += 2 * self.head_dim if self.qk_norms else 0
         return self.layer_weights + biases + norms
 
@@ -72,7 +69,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
     def head_parameters(self) -> int:
         """Parameters of the output: its own matrix unless tied, and the final norm."""
         norm = self.hidden * (2 if self.norm_biases else 1) if self.final_norm else 0
-        return norm + (0 if self.tied else self.vocab * self.hidden) + (self.vocab if self.head_bias else 0)
+        return norm + (0 if self.tied else self.vocab * self.hidden)
 
     @property
     def parameters(self) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 
 from hpc_kit.bench import markdown_report
+from hpc_kit.bench.plots import PlotData
 from hpc_kit.bench.results import BenchResult, encode_result
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 
 
 def build_bench_section(document: BenchResult, source: str, prefix: str) -> Section:
     """Build the section of a result from the file `source`. Every id in it begins with the prefix."""
-    pictures, notes = draw_pictures(document, document.plots, prefix)
+    pictures, notes = draw_pictures(PlotData(document.columns, document.results), document.plots, prefix)
     tables = [
         ReportTable("Results", *markdown_report.table_cells(document, rows))
         for rows in markdown_report.group_rows(document)

@@ -10,11 +10,11 @@ import math
 import re
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hpc_kit.bench.plots import plot_curves
+from hpc_kit.bench.plots import PlotData, plot_curves
 from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
@@ -174,25 +174,18 @@ _SPEED = re.compile(
 )
 
 
-class TrainingCurves(NamedTuple):
-    """Rows and columns to plot, with the attributes of a benchmark's result."""
-
-    columns: Mapping[str, Column]
-    results: Sequence[ResultRow]
-
-
-def read_training_curves(folder: Path, log: Path) -> TrainingCurves:
+def read_training_curves(folder: Path, log: Path) -> PlotData:
     """Read the curves of a run, from its steps.json or else from the log of rank 0; no rows if both lack them."""
     try:
         steps = json.loads((folder / STEPS).read_text())
-        return TrainingCurves(COLUMNS, [*_step_rows(steps), *_rank_rows(steps)])
+        return PlotData(COLUMNS, [*_step_rows(steps), *_rank_rows(steps)])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:  # it may be larger than the memory
-            return TrainingCurves(COLUMNS, _parse_step_lines(lines))
+            return PlotData(COLUMNS, _parse_step_lines(lines))
     except OSError:
-        return TrainingCurves(COLUMNS, [])
+        return PlotData(COLUMNS, [])
 
 
 def _step_rows(steps: Mapping[str, Any]) -> list[ResultRow]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.run_files import format_ranks, progress_file, read_stall
 from hpc_kit.slurm.start_forecast import format_duration
+from hpc_kit.slurm.units import name_some
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,10 +43,9 @@ class SlowestRanks(NamedTuple):
     """Median share of the other ranks."""
 
     def __str__(self) -> str:
-        where = ", ".join(self.hosts[:4]) + (f" and {len(self.hosts) - 4} more hosts" if len(self.hosts) > 4 else "")
         verb = "waits" if len(self.ranks) == 1 else "wait at most"
         shares = f"{verb} {100 * self.waits:.0f} %, the others {100 * self.others_wait:.0f} %"
-        return f"slowest {format_ranks(self.ranks, 4)} on {where}: {shares}"
+        return f"slowest {format_ranks(self.ranks, 4)} on {name_some(self.hosts)}: {shares}"
 
 
 class RunProgress(NamedTuple):

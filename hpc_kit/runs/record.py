@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from hpc_kit.errors import RecordError
+from hpc_kit.errors import RecordError, explain_file_errors
 from hpc_kit.run_files import RECORD, write_whole
 from hpc_kit.runs.logs import LogPatterns
 from hpc_kit.spec.resolve import Resolved
@@ -210,12 +210,8 @@ def _add_outcomes(path: Path, outcomes: Mapping[str | None, RecordedOutcome]) ->
     # Every look at an ended job comes here: do not touch the file without news.
     if msgspec.json.encode(data) == before:
         return
-    try:
+    with explain_file_errors(RecordError, f"cannot write {path}", "free some space there"):
         write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
-    except OSError as error:
-        raise RecordError(
-            f"cannot write {path}", found=describe_os_error(error), remedy="free some space there"
-        ) from error
 
 
 def describe_os_error(error: OSError) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpc_kit.errors import UnitError
 
 UNLIMITED = -1
@@ -81,6 +83,16 @@ def format_count(number: int, noun: str) -> str:
     ('1 node', '2 nodes', '0 nodes')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def name_some(words: Sequence[str]) -> str:
+    """Return the first four words, and the number of further ones.
+
+    >>> name_some(["n1", "n2", "n3", "n4", "n5"])
+    'n1, n2, n3, n4 and 1 more'
+    """
+    more = len(words) - 4
+    return ", ".join(words[:4]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_number(text: str) -> bool:

@@ -24,7 +24,7 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: b
     Inside a job of the embedded Slurm the result is the cluster of that job. `require_answer`: raise SlurmUnavailable
     if sbatch exists but Slurm does not answer. Otherwise that counts as `slurm`.
     """
-    if named := _configured_name(root, environ):
+    if named := configured_name(root, environ):
         return ClusterChoice(named, {})
     name = _here(root, environ, sure=require_answer)
     return ClusterChoice(name, {} if name != "slurm" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
@@ -32,12 +32,7 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: b
 
 def default_cluster_name(root: Path, environ: Mapping[str, str], *, require_answer: bool = False) -> str:
     """Return the name from `default_cluster` without asking for GPUs of its nodes."""
-    return _configured_name(root, environ) or _here(root, environ, sure=require_answer)
-
-
-def ssh_cluster(root: Path, environ: Mapping[str, str]) -> ClusterChoice:
-    """Return the cluster file for a launch over ssh, by default `hosts`."""
-    return ClusterChoice(_configured_name(root, environ) or "hosts", {})
+    return configured_name(root, environ) or _here(root, environ, sure=require_answer)
 
 
 def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
@@ -72,7 +67,8 @@ def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
     return name if name in search_path.file_names("env", root) else None
 
 
-def _configured_name(root: Path, environ: Mapping[str, str]) -> str | None:
+def configured_name(root: Path, environ: Mapping[str, str]) -> str | None:
+    """Return the cluster file that the user or the project has chosen; None without a choice."""
     return environ.get(VARIABLE) or ("default" if (root / "env" / "default.toml").is_file() else None)
 
 

@@ -200,10 +200,9 @@ def _partition_facts(
     if partition.nodes:
         keys["nodes"] = partition.nodes
     keys |= {key: value for key, value in _node_keys(partition).items() if usual.get(key) != value}
-    if partition.time is not None:
-        keys["max_time"] = units.format_time(partition.time)
-    if partition.default_time is not None:
-        keys["default_time"] = units.format_time(partition.default_time)
+    for key, seconds in (("max_time", partition.time), ("default_time", partition.default_time)):
+        if seconds is not None:
+            keys[key] = units.format_time(seconds)
     if partition.most_nodes is not None:
         keys["max_nodes"] = partition.most_nodes
     for key, value in keys.items():

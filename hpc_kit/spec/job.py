@@ -10,26 +10,25 @@ from msgspec import Meta, Struct, field
 from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.restart import Restart
 
-Degree = Annotated[int, Meta(ge=1)]
 Axis = Literal["pp", "dp", "cp", "tp"]
 
 
 class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Degrees of parallelism, whose product must be the number of ranks, and the division of a batch."""
 
-    dp: Annotated[Degree | None, Meta(description="Data parallel degree (default: what fills the job)")] = None
-    pp: Annotated[Degree, Meta(description="Pipeline stages")] = 1
-    tp: Annotated[Degree, Meta(description="Tensor parallel degree; best kept inside a node")] = 1
-    cp: Annotated[Degree, Meta(description="Context parallel degree")] = 1
+    dp: Annotated[Count | None, Meta(description="Data parallel degree (default: what fills the job)")] = None
+    pp: Annotated[Count, Meta(description="Pipeline stages")] = 1
+    tp: Annotated[Count, Meta(description="Tensor parallel degree; best kept inside a node")] = 1
+    cp: Annotated[Count, Meta(description="Context parallel degree")] = 1
     zero: Annotated[
         int, Meta(ge=0, le=3, description="ZeRO stage over dp: 1 optimizer state, 2 and gradients, 3 and parameters")
     ] = 0
     dp_shard: Annotated[
-        Degree | None, Meta(description="With zero: ranks of dp that share one replica (default: all of them)")
+        Count | None, Meta(description="With zero: ranks of dp that share one replica (default: all of them)")
     ] = None
-    global_batch: Annotated[Degree | None, Meta(description="Samples of a step, over all ranks")] = None
+    global_batch: Annotated[Count | None, Meta(description="Samples of a step, over all ranks")] = None
     micro_batches: Annotated[
-        Degree | None, Meta(description="Parts of a replica's samples that follow one another through the stages")
+        Count | None, Meta(description="Parts of a replica's samples that follow one another through the stages")
     ] = None
 
     def size(self, world_size: int) -> int:
@@ -73,12 +72,12 @@ def idle_share(stages: int, micro_batches: int, per_rank: int = 1) -> float:
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Numbers of the model, for checks and for the program. Missing numbers are not checked."""
 
-    layers: Annotated[Degree | None, Meta(description="Layers; a pipeline stage needs one at least")] = None
-    heads: Annotated[Degree | None, Meta(description="Attention heads; tp must divide them")] = None
-    width: Annotated[Degree | None, Meta(description="Width of the stream between the layers")] = None
-    sequence: Annotated[Degree | None, Meta(description="Tokens of a sample; cp must divide them")] = None
+    layers: Annotated[Count | None, Meta(description="Layers; a pipeline stage needs one at least")] = None
+    heads: Annotated[Count | None, Meta(description="Attention heads; tp must divide them")] = None
+    width: Annotated[Count | None, Meta(description="Width of the stream between the layers")] = None
+    sequence: Annotated[Count | None, Meta(description="Tokens of a sample; cp must divide them")] = None
     parameters: Annotated[
-        Degree | None, Meta(description="Numbers that it learns (default: 12 x layers x width squared)")
+        Count | None, Meta(description="Numbers that it learns (default: 12 x layers x width squared)")
     ] = None
 
     def count_parameters(self) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
@@ -75,14 +76,15 @@ def load(
         sources += job_sources
         stem = _file_name(job)
     else:
-        job_document, stem = _document_of(job, "the job"), job.name
+        job_document, stem = Document.from_table("the job", msgspec.to_builtins(job)), job.name
     if isinstance(cluster, str | Path):
         cluster = str(cluster)
         cluster_document, cluster_sources = _chain(cluster, root, (), kind="env")
         sources += cluster_sources
         cluster_stem = _file_name(cluster)
     else:
-        cluster_document, cluster_stem = _document_of(cluster, "the cluster"), cluster.name
+        cluster_document = Document.from_table("the cluster", msgspec.to_builtins(cluster))
+        cluster_stem = cluster.name
     typed_job, job_document = _job(job_document, set, stem)
     typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem, typed_job.resources.partition)
     return LoadedJob(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
@@ -91,13 +93,6 @@ def load(
 def _file_name(name: str) -> str:
     """Return the name of a job or cluster file without its suffix. The name may contain dots: `jobs/net.v2.toml`."""
     return Path(name).name.removesuffix(".toml")
-
-
-def _document_of(value: Job | Cluster, shown: str) -> Document:
-    import msgspec
-
-    table = msgspec.to_builtins(value)
-    return Document(table, (toml_documents.Layer(shown, None, table),))
 
 
 def _chain(
@@ -164,9 +159,9 @@ def _partition_documents(document: Document) -> dict[str, Document]:
         if isinstance(table, dict):
             title = f"[partition.{name}] of {document.origin_of(f'partition.{name}')}"
             # Only to refuse unknown keys and wrong values: an error names this table, not the merged file.
-            convert(Document(table, (toml_documents.Layer(title, None, table),)), Partition)
+            convert(Document.from_table(title, table), Partition)
             own = {key: table[key] for key in PARTITION_OVERRIDES if key in table}
-            found[name] = Document(own, (toml_documents.Layer(title, None, own),))
+            found[name] = Document.from_table(title, own)
     return found
 
 

@@ -15,9 +15,10 @@ from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 from hpc_kit.spec.job import Job, Layout, Model, Program
 from hpc_kit.spec.job_checks import Origins
-from hpc_kit.spec.toml_documents import Document, Layer, merge_documents
+from hpc_kit.spec.toml_documents import Document, merge_documents
 
-TABLES: Mapping[str, type[Layout | Model]] = {"layout": Layout, "model": Model}
+TABLE_OF = {name: table for table, kind in (("layout", Layout), ("model", Model)) for name in kind.__struct_fields__}
+"""The table of the job file in which each number is."""
 ALL_RANKS_DEGREES = ("pp", "tp", "cp")
 
 
@@ -76,29 +77,24 @@ def _values(words: Sequence[str], program: Program) -> dict[str, str]:
 
 def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) -> tuple[Job, Origins]:
     """Return the job with the degrees that its program will use, and where each was set."""
-    values: dict[str, dict[str, int]] = {table: {} for table in TABLES}
-    for table, kind in TABLES.items():
-        for name in kind.__struct_fields__:
-            text = run.values.get(name, "")
-            # Other values, such as `$N`, are known only in the job. 0 is a value of --zero, and elsewhere means unset.
-            if text.isdecimal() and (int(text) or name == "zero"):
-                values[table][name] = int(text)
-    layers = [
-        Layer(f"the command, --{name.replace('_', '-')}", None, {table: {name: value}})
-        for table, found in values.items()
-        for name, value in found.items()
-    ]
-    origins = Origins(merge_documents(origins.job, Document(values, tuple(layers))), origins.cluster)
-    job = _with_numbers(job, values)
+    document = origins.job
+    for name, table in TABLE_OF.items():
+        text = run.values.get(name, "")
+        # Other values, such as `$N`, are known only in the job. 0 is a value of --zero, and elsewhere means unset.
+        if text.isdecimal() and (int(text) or name == "zero"):
+            job = _with_number(job, name, int(text))
+            own = Document.from_table(f"the command, --{name.replace('_', '-')}", {table: {name: int(text)}})
+            document = merge_documents(document, own)
+    origins = Origins(document, origins.cluster)
     if run.program:
-        job = _with_numbers(job, {"layout": _default_degrees(job.layout, origins, run.program, world_size)})
+        for name, degree in _default_degrees(job.layout, origins, run.program, world_size).items():
+            job = _with_number(job, name, degree)
     return job, origins
 
 
-def _with_numbers(job: Job, numbers: Mapping[str, Mapping[str, int]]) -> Job:
-    return structs.replace(
-        job, **{table: structs.replace(getattr(job, table), **values) for table, values in numbers.items()}
-    )
+def _with_number(job: Job, name: str, number: int) -> Job:
+    table = TABLE_OF[name]
+    return structs.replace(job, **{table: structs.replace(getattr(job, table), **{name: number})})
 
 
 def _default_degrees(layout: Layout, origins: Origins, program: Program, world_size: int) -> dict[str, int]:
@@ -112,17 +108,13 @@ def _default_degrees(layout: Layout, origins: Origins, program: Program, world_s
 
 def fill_defaults(job: Job, origins: Origins, run: RunProgram) -> tuple[Job, Origins]:
     """Return the job with the program's own batch and model, for the checks; the script leaves them to the program."""
-    numbers: dict[str, dict[str, int]] = {table: {} for table in TABLES}
-    defaults = run.program.defaults if run.program else {}
-    for table, kind in TABLES.items():
-        for name in kind.__struct_fields__:
-            if name in defaults and getattr(getattr(job, table), name) is None:
-                numbers[table][name] = defaults[name]
-    origins = Origins(
-        merge_documents(Document(numbers, (Layer(f"{run.file}, its own", None, numbers),)), origins.job),
-        origins.cluster,
-    )
-    return _with_numbers(job, numbers), origins
+    document = origins.job
+    for name, number in run.program.defaults.items() if run.program else ():
+        table = TABLE_OF.get(name)
+        if table is not None and getattr(getattr(job, table), name) is None:
+            job = _with_number(job, name, number)
+            document = merge_documents(Document.from_table(f"{run.file}, its own", {table: {name: number}}), document)
+    return job, Origins(document, origins.cluster)
 
 
 def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, root: Path) -> None:

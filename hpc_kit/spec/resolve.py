@@ -130,14 +130,15 @@ def resolve(
     _check_whole_job(job, cluster, root, origins, fits)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     commands = [each.command or job.command for each in job.component]
-    job, layout_text, layout_notes = _fit_layout(job, cluster, root, origins, fits, commands)
+    world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
+    job, layout_text, layout_notes = _fit_layout(job, cluster, root, origins, fits, commands, world_size)
     resolved = Resolved(
         job=job,
         requested_job=loaded.job,
         cluster=cluster,
         nodes=nodes,
         ntasks=ntasks,
-        world_size=_world_size(job, nodes, ntasks),
+        world_size=world_size,
         python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
         # Without components, `commands` is empty, and so is this tuple.
         components=tuple(
@@ -169,10 +170,6 @@ def _check_limits(resolved: Resolved, origins: job_checks.Origins) -> None:
     size_checks.check_array(resolved.job, resolved.cluster, origins)
 
 
-def _world_size(job: Job, nodes: int, ntasks: int) -> int:
-    return nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
-
-
 def _fit_layout(
     job: Job,
     cluster: Cluster,
@@ -180,13 +177,13 @@ def _fit_layout(
     origins: job_checks.Origins,
     fits: Sequence[_Fit],
     commands: Sequence[tuple[str, ...]],
+    world_size: int,
 ) -> tuple[Job, str, tuple[str, ...]]:
     """Return the job with the degrees that its program will use, these degrees as text, and notes about them.
 
     `commands` are those of the components.
     """
     nodes, ntasks = sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
-    world_size = _world_size(job, nodes, ntasks)
     # Only a single program defines options of the whole job.
     command = job.command if not commands else commands[0] if len(set(commands)) == 1 else ()
     folder = root / (job.resources.chdir or "")

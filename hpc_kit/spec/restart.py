@@ -143,14 +143,17 @@ def _check_paths(restart: Restart, origins: Origins) -> None:
 
 def _check_options(job: Job, origins: Origins) -> None:
     """Check the options that [restart] sets itself, and the launcher."""
-    resources, own = job.resources, "[restart] sets it"
-    # open_mode = "append" is what [restart] sets.
-    for name, refused in (("signal", True), ("no_requeue", True), ("open_mode", resources.open_mode == "truncate")):
-        value = getattr(resources, name)
-        if refused and value not in {None, False}:
+    for name, reason in (
+        ("signal", "the signal goes to the batch script, which passes it on"),
+        ("no_requeue", "the job must be allowed to requeue"),
+        ("open_mode", "the logs keep the output of earlier attempts"),
+    ):
+        value = getattr(job.resources, name)
+        # "append" is what [restart] sets itself.
+        if value not in {None, False, "append"}:
             raise SpecError(
                 f"{name} contradicts [restart]",
-                found=f"{name} = {value!r} in {origins.of(f'resources.{name}')}; {own}: {_MEANINGS[name]}",
+                found=f"{name} = {value!r} in {origins.of(f'resources.{name}')}; [restart] sets it: {reason}",
                 remedy=f"leave {name} out, or leave [restart] out",
             )
     if job.component or job.launch.launcher == "ray":
@@ -181,10 +184,3 @@ def _check_spares(job: Job, restart: Restart, origins: Origins) -> None:
             found=f"spares = {restart.spares} in {place}; {name} in {origins.of(f'resources.{name}')}",
             remedy="set ntasks_per_node, and gpus_per_node instead of gpus; leave nodelist and nodefile out",
         )
-
-
-_MEANINGS = {
-    "signal": "the signal goes to the batch script, which passes it on",
-    "no_requeue": "the job must be allowed to requeue",
-    "open_mode": "the logs keep the output of earlier attempts",
-}

@@ -39,6 +39,11 @@ class Document(Struct, frozen=True):
     data: Table
     layers: tuple[Layer, ...]
 
+    @classmethod
+    def from_table(cls, name: str, table: Table) -> Document:
+        """Return the document of one source that is no file."""
+        return cls(table, (Layer(name, None, table),))
+
     def has_key(self, key: str) -> bool:
         """Return whether any layer sets a key."""
         return any(_has(layer.data, key) for layer in self.layers)

@@ -119,7 +119,11 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
     fields = list(kind.__struct_fields__)
     # Users write the names of sbatch options with hyphens.
     spelling = name.replace("-", "_")
-    tables = [field.name for field in msgspec.structs.fields(kind) if spelling in _fields_of(field.type)]
+    tables = [
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if spelling in getattr(_struct_of(field.type), "__struct_fields__", ())
+    ]
     near = [spelling] if spelling in fields else [] if tables else get_close_matches(spelling, fields, n=1, cutoff=0.6)
     table = re.sub(r"\[\d+\]", "", prefix.rstrip("."))
     origin = document.origin_of(prefix + name)
@@ -144,11 +148,6 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
         found=f"[{table}] {name} = {text}" if table else f"{name} = {text}",
         remedy=remedy,
     )
-
-
-def _fields_of(annotation: Any) -> tuple[str, ...]:
-    inner = _struct_of(annotation)
-    return inner.__struct_fields__ if inner else ()
 
 
 _TYPE_NAMES = {

@@ -142,12 +142,7 @@ def render_shell_script(
 ) -> str:
     """Return the launch as a plain shell script. It runs a job of one node on the machine where it is started.
 
-    Args:
-        resolved: The job.
-        hosts: Names of the hosts; none: they become arguments of the script.
-        ranks: Number of ranks of each node.
-        root: The user's project.
-        standalone: Do not use hpc_kit on the hosts.
+    Without names of hosts, these become arguments of the script. `ranks` are the numbers of ranks of the nodes.
     """
     uneven = len(set(ranks)) > 1
     return _fill(

@@ -101,10 +101,11 @@ def test_the_error_of_a_median_is_that_of_many_medians(repeats: int) -> None:
 
 
 def test_each_series_has_its_own_curve(two_sizes: BenchResult) -> None:
-    first, second = plots.plot_curves(two_sizes, two_sizes.plots[0])
+    data = plots.PlotData(two_sizes.columns, two_sizes.results)
+    first, second = plots.plot_curves(data, two_sizes.plots[0])
     assert (first.name, first.points[0][:2], second.name) == ("gloo", (4096, 2e-6), "mpi|x")
     stacked = Plot(name="s", title="", x="backend", y=("seconds", "algbw"), kind="stacked", where={"bytes": 4096})
-    assert [curve.name for curve in plots.plot_curves(two_sizes, stacked)] == ["time", "algbw"]
+    assert [curve.name for curve in plots.plot_curves(data, stacked)] == ["time", "algbw"]
 
 
 def test_an_inline_plot_uses_the_names_and_colours_of_its_page() -> None:
@@ -121,7 +122,7 @@ def test_an_inline_plot_uses_the_names_and_colours_of_its_page() -> None:
 @pytest.mark.slow
 def test_inline_plots_refer_to_colours_of_the_page(two_sizes: BenchResult) -> None:
     pytest.importorskip("matplotlib")
-    text = plots.inline_svg(two_sizes, two_sizes.plots[0], "p1")
+    text = plots.inline_svg(plots.PlotData(two_sizes.columns, two_sizes.results), two_sizes.plots[0], "p1")
     assert text.startswith("<svg")
     assert "http" not in text
     assert "var(--c1)" in text

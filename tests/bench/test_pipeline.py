@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from hpc_kit.bench import pipeline, pipeline_rank, rank_timing, resnet_halves, results
-from hpc_kit.bench.plots import plot_curves
+from hpc_kit.bench.plots import PlotData, plot_curves
 from hpc_kit.bench.recorder import FileRecorder
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
@@ -141,8 +141,9 @@ def test_a_drifting_machine_is_measured_again_and_reported(
     assert document.missing == missing
     assert any(note.startswith("Best split size: 20, 67% quicker") for note in document.notes)
     assert any("One device takes -10% in splits of 20" in note and "+50% quicker" in note for note in document.notes)
+    data = PlotData(document.columns, document.results)
     single, bars = (
-        {point.x for curve in plot_curves(document, plot) for point in curve.points}
+        {point.x for curve in plot_curves(data, plot) for point in curve.points}
         for plot in document.plots
         if plot.kind == "bars"
     )

@@ -287,6 +287,7 @@ def test_the_command_lines_of_the_built_in_ways() -> None:
     ],
 )
 def test_gpus_per_node_are_read_from_the_cluster(output: str, gpus: int | None, slurm: startup.SubmitSettings) -> None:
-    (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{output}\\n'\n")
+    rows = "\\n".join(f"main|1|8|infinite|1-infinite|n/a|1000|{gres}" for gres in output.split())
+    (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{rows}\\n'\n")
     (slurm.folder / "bin" / "sinfo").chmod(0o755)
     assert startup.gpus_per_node(slurm.client) == gpus
