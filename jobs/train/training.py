@@ -1,7 +1,7 @@
 """Shared by the training programs: joining the ranks, steps and their timing, checkpoints, log lines and a summary.
 
-This is the only module that imports hpc_kit. Without hpc_kit, torch_alone.py takes its place: every program runs alone
-or under torchrun.
+This is the only module that imports hpc_kit. Without hpc_kit, every program runs alone or under torchrun, and rank 0
+saves the parameters in one file.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import math
 import os
 import platform
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import torch
@@ -51,21 +53,57 @@ if TYPE_CHECKING or find_spec("hpc_kit"):
     from hpc_kit.runtime.restart.stop_signal import TrainingStopped
     from hpc_kit.runtime.step_timer import StepTimer
     from hpc_kit.runtime.training_report import report_training, summarize_training
-else:
-    from torch_alone import (
-        Checkpointer,
-        JobFailed,
-        SpecError,
-        StepTimer,
-        distributed,
-        explain_timeouts,
-        gather,
-        progress,
-        record_failure_of,
-        report_training,
-        require_equal,
-        summarize_training,
-    )
+else:  # torch alone: no measurements, no restart, and rank 0 saves the parameters in one file
+
+    class SpecError(SystemExit):
+        def __init__(self, what, *, found="", remedy=""):
+            super().__init__(f"{what}\n  found  {found}\n  do     {remedy}")
+
+    @contextmanager
+    def distributed(timeout=None):
+        local, is_cuda = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
+        device = torch.device("cuda", local) if is_cuda else torch.device("cpu")
+        torch.cuda.set_device(device if is_cuda else -1)  # NCCL sends objects from the current GPU; -1 does nothing
+        backend = os.environ.get("HPC_KIT_BACKEND") or ("nccl" if is_cuda else "gloo")
+        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        limit = timedelta(seconds=timeout or float(os.environ.get("HPC_KIT_TIMEOUT", "1800")))
+        dist.init_process_group(backend, timeout=limit, device_id=device if backend == "nccl" else None, **alone)
+        rank, ranks, node = dist.get_rank(), dist.get_world_size(), int(os.environ.get("GROUP_RANK", "0"))
+
+        def mesh(pp=1, dp_shard=0, cp=1, tp=1):
+            replicas = ranks // (pp * cp * tp * (dp_shard or 1))
+            axes, degrees = (("dp_replicate", "dp_shard"), (replicas, dp_shard)) if dp_shard else (("dp",), (replicas,))
+            return dist.init_device_mesh(device.type, (pp, *degrees, cp, tp), mesh_dim_names=("pp", *axes, "cp", "tp"))
+
+        yield SimpleNamespace(
+            rank=rank, world_size=ranks, local_rank=local, node_rank=node, is_main=rank == 0, mesh=mesh,
+            timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier)  # fmt: skip
+        dist.destroy_process_group()
+        time.sleep(0.1)  # gloo's threads may still free tensors, and abort if the interpreter ends
+
+    def gather(value):
+        dist.all_gather_object(values := [None] * dist.get_world_size(), value)
+        return values
+
+    class Checkpointer(nullcontext):
+        def __init__(self, folder, **_):
+            self.folder, self.enter_result, self.step = folder, None, lambda *_: False
+
+        def restore(self, *, model, **_):
+            self.modules = model if isinstance(model, list) else [model]
+            return 0
+
+        def save(self, _):
+            pairs = [pair for module in self.modules for pair in module.named_parameters()] if self.folder else []
+            parts = gather({name: getattr(each, "full_tensor", each.clone)().detach().cpu() for name, each in pairs})
+            if self.folder and dist.get_rank() == 0:
+                torch.save({name: part[name] for part in parts for name in part}, f"{self.folder}.pt")
+
+    class StepTimer:
+        __init__ = begin_step = end_loading = end_backward = end_step = collect = lambda *_, **__: None
+
+    JobFailed, explain_timeouts, record_failure_of = SpecError, nullcontext, nullcontext
+    require_equal = report_training = summarize_training = progress = lambda *_, **__: ""
 
 
 @contextmanager
