@@ -36,8 +36,11 @@ LEAST_NODES = 3
 CLOCK_SECONDS = 5.0
 """Maximum difference between the clocks of a node and of the others. NTP keeps it below a second."""
 
-SECONDS = 50.0
-"""Time limit of the measurement on each node."""
+IMPORT_SECONDS, SECONDS = 90.0, 50.0
+"""Time limits on each node: of the import of torch, and of the measurement after the import.
+
+From a cold shared file system, the import may take a minute on all nodes, and must not use up the time of the others.
+"""
 
 MATRIX, MEMORY, DISK, NETWORK = "matrix product", "memory", "disk", "network"
 UNITS = {MATRIX: (1e9, "GFLOP/s"), MEMORY: (1e9, "GB/s"), DISK: (1e6, "MB/s"), NETWORK: (1e9, "Gb/s")}
@@ -47,8 +50,8 @@ LEAST_PAIRS = 2
 """Minimum number of measured pairs of a node: of one pair, either node may be the slow one."""
 
 HANG_SECONDS = 20.0
-"""A measurement that was still running at the time limit has hung if it had run for this time. Otherwise the start of
-the node, such as the import of torch, may have taken most of the limit."""
+"""A measurement that was still running at the time limit has hung if it had run for this time. Otherwise earlier ones
+may have taken most of the limit."""
 
 MOST_PEERS = 64
 """Maximum number of other nodes whose names and connections each node tries; spread evenly."""
@@ -101,6 +104,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     all_reduce: float | None = None
     """Bits per second of the all-reduce over all nodes (bus bandwidth)."""
     seconds: float = 0.0
+    import_seconds: float = 0.0
+    """The part of `seconds` until torch was imported."""
 
     @property
     def all_rates(self) -> dict[str, float]:
@@ -223,8 +228,10 @@ def _list_findings(
         # Without a kind, the node has not counted its GPUs yet.
         if gpus_per_node is not None and each.kind and each.gpus < gpus_per_node:
             yield NodeFinding("GPUs", node, f"torch sees {each.gpus} of {gpus_per_node} GPUs")
-        late = ("came too late for the measurement of the network",) if each.late else ()
-        yield from (NodeFinding("note", node, reason, is_certain=False) for reason in (*late, *each.warnings))
+        missing = ["came too late for the measurement of the network"] if each.late else []
+        if 0 < len(each.pairs) < min(LEAST_PAIRS, len(nodes) - 1):
+            missing.append(f"network not compared: fewer than {LEAST_PAIRS} pairs of nodes measured in time")
+        yield from (NodeFinding("note", node, reason, is_certain=False) for reason in (*missing, *each.warnings))
     yield from _compare_reports(list(found.values()), nodes)
 
 
@@ -253,7 +260,7 @@ def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, 
         # The import of torch from a shared file system may take minutes on a node without a fault.
         return bool(report.error)
     if report.stage in {RATES, GPU_ERRORS, NAMES}:
-        return bool(report.error) or report.seconds <= SECONDS - HANG_SECONDS
+        return bool(report.error) or report.seconds - report.import_seconds <= SECONDS - HANG_SECONDS
     # If all remaining nodes have measured each other, only this node can have failed.
     others = [found.get(node) for node in nodes if node != report.node]
     return bool(report.error) and len(others) >= LEAST_PAIRS and all(other and other.pairs for other in others)
@@ -358,8 +365,8 @@ class NodeMeasurement:
         write_whole(self.folder / report_file(self.report.node), msgspec.json.encode(self.report), lasting=False)
 
     def time_left(self, seconds: float) -> float:
-        """Return the seconds until a moment after the start; 0 if the moment has passed."""
-        return max(0.0, self.start + seconds - time.monotonic())
+        """Return the seconds until a moment after the import of torch; 0 if the moment has passed."""
+        return max(0.0, self.start + self.report.import_seconds + seconds - time.monotonic())
 
 
 def read_reports(folder: Path, nodes: Iterable[str]) -> list[NodeReport]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 SIGN_IN_SECONDS = 30.0
-"""Time after the start at which nodes that have not signed in count as missing. The import of torch may be slow."""
+"""Time after the import of torch at which nodes that have not signed in count as missing."""
 
 CONNECT_SECONDS, NAME_SECONDS, GROUP_SECONDS = 3.0, 5.0, 15.0
 """Time limits of one connection, of looking up all names, and of one collective."""
@@ -37,8 +37,12 @@ SMALLEST_MESSAGE, LARGEST_MESSAGE = 1 << 10, 16 << 20
 """Bytes of the messages between two nodes."""
 MOST_MESSAGES = 8
 """Maximum number of timed messages between two nodes."""
-FAST_MESSAGE_SECONDS, SLOW_MESSAGE_SECONDS = 0.01, 0.2
-"""After a faster message, the next one is larger; a slower one is the last."""
+FAST_MESSAGE_SECONDS, SLOW_MESSAGE_SECONDS = 0.05, 0.2
+"""After a faster message, the next one is larger; a slower one is the last.
+
+On busy processors, a small message may take tens of milliseconds. Its size must grow all the same: otherwise the rate
+would be that of the delay, and not that of the network.
+"""
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 ALL_REDUCE_SECONDS = 0.05

@@ -20,7 +20,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.bench import machine, preflight_network
-from hpc_kit.bench.preflight import DISK, GPU_ERRORS, IMPORT, MATRIX, MEMORY, NAMES, RATES, SECONDS, NodeMeasurement
+from hpc_kit.bench.preflight import (
+    DISK,
+    GPU_ERRORS,
+    IMPORT,
+    IMPORT_SECONDS,
+    MATRIX,
+    MEMORY,
+    NAMES,
+    RATES,
+    SECONDS,
+    NodeMeasurement,
+)
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import torch_import
 from hpc_kit.runtime.launchers import resolve
@@ -39,7 +50,7 @@ PROGRAM_SECONDS = 5.0
 
 def main() -> None:
     """Measure this node."""
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
     world = resolve({**os.environ, "HPC_KIT_LAUNCHER": "slurm"})
     node = NodeMeasurement(Path(os.environ[RUN_VARIABLE], PREFLIGHT), network.this_node_name(os.environ))
     code = 0
@@ -66,10 +77,13 @@ def main() -> None:
 
 
 def describe(node: NodeMeasurement) -> None:
-    """Report versions, processor and GPUs."""
+    """Import torch, start the time limit of the measurement, and report versions, processor and GPUs."""
     torch_import.require_torch()
     torch_import.import_torch_quietly()
     import torch
+
+    node.add(import_seconds=time.monotonic() - node.start)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
 
     from hpc_kit.runtime.placement import driver_version
 

@@ -60,6 +60,10 @@ _OWN_AGENT_OPTIONS = frozenset({
 """Options of torchrun, accelerate and deepspeed that the job file replaces."""
 
 
+_ITEM = re.compile(r"\$\{(\w+)\[(?![@*]\]|[^]]*(?:PROCID|LOCALID|NODEID))[^]]+\]\}")
+"""An item of an array with the same index in all tasks: `${LRS[$SLURM_ARRAY_TASK_ID]}`."""
+
+
 class ImportNote(NamedTuple):
     """Something that the job file does not contain, with its line in the script."""
 
@@ -101,6 +105,7 @@ class _Importer:
         self.name = name
         self.notes: list[ImportNote] = []
         self.env: dict[str, Value] = {}
+        self.items: dict[str, str] = {}
 
     def note(self, line: int | None, text: str) -> None:
         self.notes.append(ImportNote(line, text))
@@ -113,7 +118,8 @@ class _Importer:
         launch = self._chosen_launch()
         if launch is not None:
             job = self._with_command(job, launch)
-        setup = tuple(self._setup(launch, " ".join(job.command)))
+        read = " ".join((*job.command, *self.items))
+        setup = (*self._setup(launch, read), *(f"export {name}={item}" for item, name in self.items.items()))
         job = structs.replace(job, setup=setup, env=self.env)
         return ImportedJob(job, tuple(sorted(dict.fromkeys(self.notes), key=lambda note: note.line or 0)))
 
@@ -188,7 +194,13 @@ class _Importer:
 
     def _chosen_launch(self) -> LaunchLine | None:
         launches = list(self.script.training)
-        if not launches:
+        tables = [
+            each for each in self.script.launch_lines if any("multi-prog" in stage.options for stage in each.stages)
+        ]
+        if tables:
+            self.note(tables[0].line, "srun --multi-prog starts several programs, and a job file starts one")
+            launches = [each for each in launches if each not in tables]
+        if not launches and not tables:
             others = [each for each in self.script.launch_lines if each.program.kind in {"program", "shell"}]
             launches = [each for each in others if self._is_own_program(each)]
         if not launches:
@@ -256,6 +268,9 @@ class _Importer:
         # The stages behind a `bash -c` are those of its code: the command starts there.
         codes = [index for index, stage in enumerate(stages) if stage.code is not None and index >= start]
         start = max(start, codes[-1] + 1) if codes else start
+        # `exec` belongs to the shell: srun, mpirun and torchrun find no such program.
+        while start < len(stages) - 1 and stages[start].name == "exec":
+            start += 1
         return list(stages[start].words) if start < len(stages) else list(launch.program.words)
 
     def _starting_with_python(self, words: list[ExpandedText], found: LauncherCommand) -> list[ExpandedText]:
@@ -313,8 +328,7 @@ class _Importer:
         if ranks is None:
             ranks = each
             self.note(line, f"the number of processes of {found.kind} is not known: set nproc_per_node in [launch]")
-        program = [*found.program] if found.program[:1] != ("python",) else list(found.program[1:])
-        program = program[1:] if program[:1] == ["-m"] else program
+        program = _program_of_agent(found)
         kept = [word for name, words in found.words.items() if name not in _OWN_AGENT_OPTIONS for word in words]
         if found.prefix:
             image = next((word for word in found.prefix if word.endswith((".sif", ".simg")) or "://" in word), None)
@@ -361,10 +375,15 @@ class _Importer:
             return tuple(word.text for word in words)
         self.note(launch.line, f"a shell in each task expands {shown}, so that `python` is the one on PATH")
         code = " ".join(
-            shlex.quote(word.text) if word.is_known else source or _quote_open(word)
+            shlex.quote(word.text) if word.is_known else _ITEM.sub(self._variable_of_item, source or _quote_open(word))
             for word, source in zip(words, sources, strict=True)
         )
         return ("bash", "-c", f"exec {code}")
+
+    def _variable_of_item(self, item: re.Match[str]) -> str:
+        """Return a variable for one item of an array: bash exports no arrays, so `setup` must read the item."""
+        name = self.items.setdefault(item[0], f"{item[1]}_ITEM{len(self.items) or ''}")
+        return f"${{{name}}}"
 
     def _sources(self, words: Sequence[ExpandedText], launch: LaunchLine) -> list[str | None]:
         """Return the words as the script has them; None where an array or an unquoted list became several words."""
@@ -469,7 +488,10 @@ class _Importer:
             return [f"export {each.name}={shlex.quote(each.value.text)}" for each in local]
         if not any(each.is_exported or each.name in needed for each in assigned):
             return []
-        names = [each.name for each in assigned if not each.is_exported and each.name in needed]
+        arrays = {item.partition("[")[0].removeprefix("${") for item in self.items}
+        names = [
+            each.name for each in assigned if not each.is_exported and each.name in needed and each.name not in arrays
+        ]
         return [*self._text_of(group), *([f"export {' '.join(names)}"] if names else [])]
 
     def _set_variable(self, name: str, value: str, line: int, *, literal: bool) -> None:
@@ -499,6 +521,15 @@ class _Importer:
             for each in self.script.assignments
             if each.position is not None and list(each.position.outward())[-1].statement in group.statements
         ]
+
+
+def _program_of_agent(found: LauncherCommand) -> list[str]:
+    """Return the program as torchrun has it: without `python` and `-m`, unless --no-python runs any program."""
+    program = list(found.program)
+    if "no-python" in found.options:
+        return program
+    program = program[1:] if program[:1] == ["python"] else program
+    return program[1:] if program[:1] == ["-m"] else program
 
 
 def _top_statement(step: TracedCommand) -> Statement:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def command(job: str | None, in_job: bool, timeout: float | None, as_json: bool, **_: object) -> int:
     """Show Slurm, torch, GPUs, MPI and containers of this machine, and what is missing for which command.
 
-    With JOB: submit a job with the nodes of JOB that measures each node and its network in less than a minute, and
-    print the slow and the broken nodes.
+    With JOB: submit a job with the nodes of JOB that measures each node and its network, usually in less than a
+    minute, and print the slow and the broken nodes.
 
     With --in-job: print host, device and UUID, CPUs, memory nodes, interface and versions of each rank, and mark
     differences.

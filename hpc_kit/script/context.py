@@ -40,7 +40,7 @@ AXIS_TITLES: dict[Axis, str] = {
 
 _THREADS = "OMP_NUM_THREADS"
 
-PREFLIGHT_SECONDS = 56
+PREFLIGHT_SECONDS = 150
 """Time limit of the step that measures the nodes. Its processes end themselves some seconds before."""
 
 

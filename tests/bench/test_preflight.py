@@ -17,6 +17,7 @@ from hpc_kit.bench.preflight import (
     MATRIX,
     MEMORY,
     MOST_PEERS,
+    SECONDS,
     NodeMeasurement,
     NodeReport,
     PreflightVerdict,
@@ -24,7 +25,7 @@ from hpc_kit.bench.preflight import (
     judge,
     read_reports,
 )
-from hpc_kit.bench.preflight_network import check_host_names, choose_peers, next_size, pair_rounds
+from hpc_kit.bench.preflight_network import SIGN_IN_SECONDS, check_host_names, choose_peers, next_size, pair_rounds
 from hpc_kit.bench.preflight_rank import parse_gpu_query, parse_xids
 from hpc_kit.runtime.rendezvous import network
 
@@ -169,6 +170,10 @@ NETWORK_ERROR = {"stage": "network", "error": "RendezvousError: rank 1 did not f
 DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
     "slow import": ({"stage": IMPORT, "rates": {}, "pairs": {}}, "n3: no end of: import of torch"),
     "late": ({"late": True, "pairs": {}}, "n3: came too late for the measurement of the network"),
+    "one pair": (
+        {"pairs": {"n1": 1e10}},
+        "n3: network not compared: fewer than 2 pairs of nodes measured in time",
+    ),
     "late rates": ({"stage": "rates", "seconds": 45.0, "pairs": {}}, "n3: no end of: rates"),
     "hanging network": ({"stage": "network", "pairs": {}}, "n3: no end of: network"),
     "one connection": ({"unreachable": ("n1",)}, "n1-n3: no connection"),
@@ -193,6 +198,25 @@ def test_a_node_that_waits_in_vain_for_another_one_is_good(cause: str) -> None:
     verdict = judged(("n1", "n2"), {**hangs, **fails, "n2": NETWORK_ERROR}, missing=missing)
     assert excluded(verdict) == {"n1": "broken"}
     assert "n2: network: RendezvousError: rank 1 did not find rank 0" in verdict.notes
+
+
+def test_the_import_of_torch_uses_up_no_time_of_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    limits: list[float] = []
+    monkeypatch.setattr("signal.setitimer", lambda _timer, seconds: limits.append(seconds))
+    node = NodeMeasurement(tmp_path, "n1")
+    node.start -= 60.0
+    preflight_rank.describe(node)
+    assert node.report.import_seconds >= 60.0
+    assert node.time_left(SIGN_IN_SECONDS) > SIGN_IN_SECONDS - 20.0
+    assert limits == [SECONDS]
+
+
+def test_rates_without_end_after_a_slow_import_are_a_fault_of_the_node() -> None:
+    hangs = {"stage": "rates", "seconds": 70.0, "import_seconds": 65.0, "pairs": {}}
+    assert excluded(judged(n3=hangs)) == {"n3": "broken"}
 
 
 def test_the_late_rank_0_and_those_that_wait_for_it_are_good() -> None:
@@ -299,8 +323,12 @@ def test_rounds_contain_each_pair_once_and_each_rank_at_most_once(count: int) ->
 
 def test_messages_grow_until_they_take_long_enough() -> None:
     assert next_size(1024, 0.001) == 8192
-    assert next_size(1024, 0.05) == 1024
+    assert next_size(1024, 0.1) == 1024
     assert next_size(1024, 1.0) == 0
+
+
+def test_the_delays_of_busy_processors_do_not_keep_messages_small() -> None:
+    assert next_size(1024, 0.044) == 8192
 
 
 def test_a_node_of_many_tries_some_others() -> None:

@@ -318,6 +318,32 @@ def test_the_result_of_a_command_reaches_the_program(project: Path) -> None:
     assert job.command == ("bash", "-c", "exec python t.py \"$F\" --tag 'a b'")
 
 
+def test_an_item_of_an_array_is_read_in_the_setup_because_bash_exports_no_arrays(project: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH -a 0-1\nLRS=(0.2 0.1)\nsrun python t.py --lr ${LRS[$SLURM_ARRAY_TASK_ID]}\n"
+    job = imported("x", text).job
+    assert job.setup == ("LRS=(0.2 0.1)", "export LRS_ITEM=${LRS[$SLURM_ARRAY_TASK_ID]}")
+    assert job.command == ("bash", "-c", "exec python t.py --lr ${LRS_ITEM}")
+
+
+@pytest.mark.parametrize(
+    "line", ["mpirun -np 4 bash -c 'RANK=$OMPI_COMM_WORLD_RANK exec python t.py'", "exec srun python t.py"]
+)
+def test_exec_is_no_program(line: str, project: Path) -> None:
+    job = imported("x", f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2\n{line}\n").job
+    assert job.command == ("python", "t.py")
+
+
+def test_torchrun_without_python_keeps_the_whole_program(project: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH -N2\nsrun torchrun --nproc-per-node=2 --no-python python -m tool t.py\n"
+    assert imported("x", text).job.command == ("python", "-m", "tool", "t.py")
+
+
+def test_the_table_of_multi_prog_is_no_program(project: Path) -> None:
+    result = imported("x", "#!/bin/bash\n#SBATCH -N1 -n2\nsrun --multi-prog table.conf\n")
+    assert result.job.command == ()
+    assert "3: srun --multi-prog starts several programs" in notes_of(result)
+
+
 def test_a_container_around_torchrun_is_named_with_its_image(project: Path) -> None:
     text = "#!/bin/bash\n#SBATCH -N1\nsingularity exec --nv x.sif torchrun --nproc_per_node 4 t.py\n"
     assert "set [environment] apptainer = 'x.sif' in the cluster file" in notes_of(imported("x", text))

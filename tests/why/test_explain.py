@@ -1781,6 +1781,13 @@ def test_a_command_after_the_end_of_the_training_says_so(tmp_path: Path) -> None
     assert verdict.cause == "the script did not find a file: /archive/u/; the training had finished before"
 
 
+@pytest.mark.parametrize("end", ["train ended with 138", "training finished with exit code 2"])
+def test_an_end_with_a_failure_is_no_success(end: str, tmp_path: Path) -> None:
+    log = f"{STEPS}{end}\ncp: cannot create regular file '/archive/u/': No such file or directory\n"
+    verdict = why(tmp_path, job_log=log, sacct_txt="JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n1\n")
+    assert "finished before" not in verdict.cause
+
+
 def test_labels_with_host_and_rank_in_brackets(tmp_path: Path) -> None:
     log = "".join(f"[n{1 + rank // 2} r{rank}] started\n" for rank in range(4)) + STEPS
     log += "[n2 r3] Traceback (most recent call last):\n"
