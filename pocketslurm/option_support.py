@@ -280,10 +280,9 @@ SACCT = {
     "whole-hetjob": OptionNote(_NO_EFFECT, "the leader's number shows all components, as with 22.05"),
     "batch-script": OptionNote(_REFUSED, "scontrol show job names the script"),
     "env-vars": OptionNote(_REFUSED, "the environment is not kept"),
-    "long": OptionNote(_REFUSED, "choose the columns by --format"),
     "truncate": OptionNote(_REFUSED, "times are shown as they are"),
     **_rows(
-        "associations completion constraints file flags gid group wckeys",
+        "associations completion constraints file flags gid group",
         OptionNote(_REFUSED, "the records of the queue have no such data"),
     ),
     **_rows(

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
+LONG = (
+    "JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,"
+    "AveRSS,MaxPages,MaxPagesNode,MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AllocCPUS,Elapsed,"
+    "State,ExitCode,AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,ReqCPUFreqGov,ReqMem,ConsumedEnergy,MaxDiskRead,"
+    "MaxDiskReadNode,MaxDiskReadTask,AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,ReqTRES,"
+    "AllocTRES,TRESUsageInAve,TRESUsageInMax,TRESUsageInMaxNode,TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,"
+    "TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutAve,"
+    "TRESUsageOutTot"
+)
 
 OPTIONS = Table(
     ("accounts", "A", REQUIRED), ("allclusters", "L", NONE), ("allocations", "X", NONE),
@@ -96,7 +105,7 @@ def _options(argv: list[str]) -> dict[str, str]:
 
 
 def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, SacctColumn]]:
-    fallback = BRIEF if "brief" in options else environ.get("SACCT_FORMAT", DEFAULT)
+    fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
     found = []
     # An empty name ends the list: `--format=$(sacct -e | tr -s ' \\n' ,)` has one at its end.
     for part in takewhile(str.strip, options.get("format", fallback).split(",")):
@@ -204,6 +213,7 @@ class JobFilter:
     def __init__(self, options: dict[str, str]) -> None:
         columns = {"partition": "partition", "name": "name", "accounts": "account", "qos": "qos"}
         self._has_columns = column_filter(options, columns)
+        self._wckeys = set(options["wckeys"].split(",")) if "wckeys" in options else set()
         self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
         # Root sees the jobs of all users, others see their own jobs.
         if "user" not in options and "uid" not in options and os.getuid():
@@ -225,6 +235,7 @@ class JobFilter:
         return (
             in_time
             and self._has_columns(job)
+            and (not self._wckeys or job.options.get("wckey") in self._wckeys)
             and (not self._users or job.user in self._users or str(job.uid) in self._users)
             and (not self._hosts or bool(self._hosts & set(job.nodes)))
             and (not self._states or not self._states.isdisjoint({job.state, job.shown_state}))

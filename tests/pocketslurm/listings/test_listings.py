@@ -29,7 +29,7 @@ def fill(slurm: Slurm) -> Slurm:
     running = slurm.submit("sleep 600", "-J", "runner", "-N2", "-n3", "-t", "10", "--mem=200", "--comment=some words")
     slurm.until(running, "RUNNING")
     slurm.submit("true", "-J", "a-long-name", f"--dependency=afterany:{running}", "-c2", "-x", "n2")
-    slurm.submit("true", "-J", "held", "--hold", "-N1-3", "--account=abc")
+    slurm.submit("true", "-J", "held", "--hold", "-N1-3", "--account=abc", "--wckey=trials")
     slurm.ended(slurm.submit("exit 3", "-J", "bad"))
     wait_for(lambda: "(Dependency)" in slurm.check_output("squeue"))
     return slurm
@@ -188,6 +188,7 @@ def test_the_output_of_sacct(queue: Slurm) -> None:
         (("-n", "-P", "-j", "4.batch", "-o", "jobid"), "4.batch\n"),
         (("-nXP", "-s", "F,CA", "-o", "jobid"), "4\n"),
         (("-nXP", "--name", "held", "-o", "jobid"), "3\n"),
+        (("-nXP", "--wckeys=other,trials", "-o", "jobid,wckey"), "3|trials\n"),
         (("-nXP", "-N", "n2", "-o", "jobid"), "1\n"),
         (("-nXP", "-S", "now+1hour", "-o", "jobid"), "1\n2\n3\n"),
         (("-nXP", "-E", "2001-01-01", "-S", "2000-01-01", "-o", "jobid"), ""),
@@ -212,6 +213,14 @@ def test_all_columns_at_once(queue: Slurm) -> None:
     heads, *rows = queue.check_output("sinfo", "-n", "n3", "-o", "%all").splitlines()
     assert [dict(zip(heads.split("|"), row.split("|"), strict=True))["NODELIST "] for row in rows] == ["n3 "]
     assert queue.check_output("sinfo", "-n", "n3", "-O", "all").splitlines()[0] == heads
+
+
+def test_the_long_listing_of_sacct(queue: Slurm) -> None:
+    heads, row = (line.split("|") for line in queue.check_output("sacct", "-lXP", "-j", "4").splitlines())
+    shown = dict(zip(heads, row, strict=True))
+    assert len(heads) == 54
+    assert heads[-1] == "TRESUsageOutTot"
+    assert (shown["JobID"], shown["State"], shown["ExitCode"], shown["AllocCPUS"]) == ("4", "FAILED", "3:0", "1")
 
 
 def test_every_column_of_sacct_has_a_value(queue: Slurm) -> None:
