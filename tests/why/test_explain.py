@@ -1702,7 +1702,10 @@ def test_an_exit_code_of_mpi_is_explained_by_the_last_line_of_its_rank(tmp_path:
 def test_without_a_reason_in_its_last_line_an_exit_code_stays_unknown(tmp_path: Path) -> None:
     log = "0: loading 40 files\n1: loading 40 files\nsrun: error: n1: task 1: Exited with exit code 3\n"
     verdict = why(tmp_path, job_log=log)
-    assert verdict.cause == "unknown: rank 1 on n1 ended with exit code 3, and no line shows why"
+    assert (
+        verdict.cause
+        == "unknown: rank 1 on n1 ended with exit code 3, and no line shows why; its last line: loading 40 files"
+    )
 
 
 def _in_collective(rank: int, function: str, error: str) -> str:
@@ -2013,3 +2016,16 @@ def test_the_records_of_a_run_are_no_logs(tmp_path: Path) -> None:
     verdict = explain(tmp_path.iterdir())
     assert verdict.cause.startswith("unknown: rank 0 on n1 ended with exit code 3")
     assert "}" not in verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ("heads must divide the width", "after it had printed: heads must divide the width"),
+        ("this model needs a tokenizer", "no line shows why; its last line: this model needs a tokenizer"),
+        ("srun: Terminating StepId=88.0", "no line shows why"),
+    ],
+)
+def test_the_line_above_an_exit_code_if_no_line_names_a_rank(tmp_path: Path, last: str, words: str) -> None:
+    verdict = why(tmp_path, job_log=f"{STEPS}{last}\nsrun: error: n1: task 5: Exited with exit code 1\n")
+    assert verdict.cause.endswith(f"rank 5 on n1 ended with exit code 1{' ' if 'after' in words else ', and '}{words}")

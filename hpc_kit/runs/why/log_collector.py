@@ -555,7 +555,7 @@ class _FileCollector:
             self.reader.freeze()
         match = specify_exit_code(match)
         groups = match.groups
-        if match.rule.kind == "end":
+        if match.rule.kind == "end" or match.rule.name == "exit-code":
             groups["before"] = self.reader.line_before()
         # A line of one process may be about another one, such as a message of srun.
         about = tuple(map(int, re.findall(r"\d+", groups.get("ranks", ""))))

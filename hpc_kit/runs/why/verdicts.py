@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.evidence import C10D, KERNEL, VICTIMS, WARNING, script_options
+from hpc_kit.runs.why.evidence import C10D, KERNEL, SYSTEM_MESSAGE, VICTIMS, WARNING, LastLine, script_options
 from hpc_kit.runs.why.failure_place import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.memory_figures import add_figures, describe_foreign_memory, used_up_memory
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.evidence import Event, LastLine
+    from hpc_kit.runs.why.evidence import Event
     from hpc_kit.runs.why.log_reader import Line
     from hpc_kit.runs.why.rules import Rule
     from hpc_kit.runs.why.slurm_tables import JobRow
@@ -117,7 +117,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
-    last = _last_words(attempt, rank) if rule.class_ == "exit-code" else None
+    last = _last_words(attempt, event, rank) if rule.class_ == "exit-code" else None
     cause = _describe_cause(attempt, event, values, host, last)
     is_mismatch = rule.class_.startswith("collective-")
     # A victim only lost its connection: the rank to blame is another one, or unknown.
@@ -165,6 +165,8 @@ def _describe_cause(
         cause = f"{cause.partition(', and no line')[0]} after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
     elif rule.class_ == "exit-code":
         cause = "unknown: " + cause
+        if (shown := _last_line(attempt, event, event.rank)) is not None:
+            cause += f"; its last line: {_LABEL.sub('', shown.text.strip())[:120]}"
     cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
     if _follows_success(attempt, event):
         cause += "; the training had finished before"
@@ -188,12 +190,19 @@ def _follows_success(attempt: Attempt, event: Event) -> bool:
     )
 
 
-def _last_words(attempt: Attempt, rank: int | None) -> LastLine | None:
+def _last_words(attempt: Attempt, event: Event, rank: int | None) -> LastLine | None:
     """Return the last line of a rank, if it may be the reason for which the program ended itself."""
-    last = attempt.evidence.last_of(rank)
-    if last is None or C10D.search(last.text) or not _GIVES_REASON.search(last.text):
-        return None
-    return last
+    last = _last_line(attempt, event, rank)
+    return last if last is not None and _GIVES_REASON.search(last.text) else None
+
+
+def _last_line(attempt: Attempt, event: Event, rank: int | None) -> LastLine | None:
+    """Return the last line of a rank, or the line above the report of its end if no line names a rank."""
+    last, before = attempt.evidence.last_of(rank), event.groups.get("before", "")
+    named = any(owner is not None for _, owner in attempt.evidence.last)
+    if before.strip() and not named and not SYSTEM_MESSAGE.search(before):
+        last = LastLine(event.line.number - 1, before, event.line.file)
+    return None if last is None or last.time is not None or C10D.search(last.text) else last
 
 
 def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
@@ -204,7 +213,8 @@ def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
     if class_ in _OF_NODES and host and (known := _reason_of_node(attempt, [host])):
         return f"; Slurm lists {host} with the reason {known[1]}"
     if class_ == "corrupt-file":
-        ends = [each for each in attempt.evidence.events if _SAVES.search(each.groups.get("before", ""))]
+        ends = [each for each in attempt.evidence.events if each.rule.kind == "end"]
+        ends = [each for each in ends if _SAVES.search(each.groups.get("before", ""))]
         return (
             f"; attempt {ends[-1].attempt + 1} ended after: {ends[-1].groups['before'].strip()[:120]}" if ends else ""
         )
