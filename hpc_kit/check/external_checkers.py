@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.finding import Finding, Severity, SourceLine
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.client import Runner, find_slurm
+from hpc_kit.slurm.client import Runner, has_slurm
 from hpc_kit.slurm.command_environment import submit_environment
 
 NO_SLURM = "this machine has no Slurm"
@@ -170,7 +170,7 @@ def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[st
     Fix: follow the message of sbatch.
     Documented: sbatch(1), --test-only.
     """
-    if find_slurm(environ, runner) is None:
+    if not has_slurm(environ, runner):
         return NO_SLURM
     if script.problems or not script.text.startswith("#!"):
         return "the directives have errors"

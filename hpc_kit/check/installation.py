@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit import __version__
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.client import PROBE_SECONDS, find_slurm, is_embedded, run_command
+from hpc_kit.slurm.client import PROBE_SECONDS, has_slurm, is_embedded, run_command
 from hpc_kit.slurm.cluster_identity import find_command
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def _slurm(environ: Mapping[str, str]) -> list[InstalledPart]:
     if is_embedded(environ):
         return [InstalledPart("slurm", "ok", "the embedded Slurm, inside one of its jobs", embedded)]
     try:
-        here = find_slurm(environ)
+        here = has_slurm(environ)
     except SlurmUnavailable as error:
         return [InstalledPart("slurm", "broken", error.found or error.what, embedded, "scontrol ping")]
-    if here is None:
+    if not here:
         lost = find_command("sbatch", environ) is not None
         found = "its commands have no configuration here" if lost else "none here"
         return [InstalledPart("slurm", "none", f"{found}: jobs run on the embedded Slurm", embedded)]

@@ -237,11 +237,11 @@ def _job_of(folder: Path, script: Path) -> Path:
 def _offer_cluster() -> bool:
     """Offer a cluster file if a Slurm of the system is here."""
     from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.slurm.client import find_slurm, is_embedded
+    from hpc_kit.slurm.client import has_slurm, is_embedded
     from hpc_kit.slurm.versions import detect_version
 
     try:
-        here = not is_embedded(os.environ) and find_slurm(os.environ) is not None
+        here = not is_embedded(os.environ) and has_slurm(os.environ)
     except SlurmUnavailable:
         return False
     if not here:

@@ -200,21 +200,21 @@ class SlurmClient(NamedTuple):
         return int(match[1]) if match else default
 
 
-def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str | None:
-    """Return `system` if sbatch is on PATH and Slurm has a configuration, else None.
+def has_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> bool:
+    """Return whether sbatch is on PATH and Slurm has a configuration.
 
     Raises:
         SlurmUnavailable: There is an sbatch, but SLURM_CONF names a missing file; or there is no configuration in the
             usual places, and no answer from sinfo.
     """
     if find_command("sbatch", environ) is None:
-        return None
+        return False
     if find_configuration(environ):
-        return "system"
+        return True
     _check_configuration(environ)
     # A site's wrapper, or a substitute, may provide sbatch alone.
     if find_command("sinfo", environ) is None:
-        return "system"
+        return True
     try:
         answer = (runner or run_command)(["sinfo", "--noheader"], timeout=PROBE_SECONDS, environ=environ)
     except SlurmUnavailable as error:
@@ -225,8 +225,7 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
             remedy="try again, or name a cluster: --cluster slurm (HPC_KIT_CLUSTER=slurm), or --cluster local for the "
             "embedded Slurm",
         ) from error
-    is_configured = answer.returncode == 0 or "configuration source" not in answer.stderr
-    return "system" if is_configured else None
+    return answer.returncode == 0 or "configuration source" not in answer.stderr
 
 
 def _check_configuration(environ: Mapping[str, str]) -> None:

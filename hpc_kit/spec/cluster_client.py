@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable
-from hpc_kit.slurm.client import SlurmClient, find_slurm
+from hpc_kit.slurm.client import SlurmClient, has_slurm
 
 if TYPE_CHECKING:
     from hpc_kit.slurm.versions import SlurmVersion
@@ -60,7 +60,7 @@ def slurm_version_of(
     from hpc_kit.slurm.versions import detect_version
 
     try:
-        return detect_version(environ) if is_present or find_slurm(environ) else None
+        return detect_version(environ) if is_present or has_slurm(environ) else None
     except SlurmUnavailable:
         return None
 

@@ -42,7 +42,7 @@ def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
     if client.is_embedded(environ):
         return _surrounding(root, environ) or "local"
     try:
-        return "slurm" if client.find_slurm(environ) else "local"
+        return "slurm" if client.has_slurm(environ) else "local"
     except SlurmUnavailable:
         if sure:
             raise

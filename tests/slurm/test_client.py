@@ -8,22 +8,22 @@ import pytest
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import client, cluster_identity
-from hpc_kit.slurm.client import SlurmClient, find_slurm
+from hpc_kit.slurm.client import SlurmClient, has_slurm
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import slurm_version_of
 from tests.slurm.test_queries import Slurm, program
 
 
 def test_there_is_no_slurm_without_sbatch(tmp_path: Path) -> None:
-    assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, Slurm()) is None
+    assert not has_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, Slurm())
 
 
 def test_a_named_configuration_needs_no_query(tmp_path: Path) -> None:
     program(tmp_path, "sbatch")
     slurm = Slurm()
-    assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm) == "system"
+    assert has_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm)
     with pytest.raises(SlurmUnavailable, match="the configuration of Slurm cannot be read"):
-        find_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm)
+        has_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm)
     assert slurm.asked == []
 
 
@@ -36,28 +36,28 @@ def test_a_missing_configuration_is_an_error_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sinfo", "found"),
+    ("sinfo", "is_there"),
     [
-        ("main* up 1-00:00:00 4 idle n[1-4]\n", "system"),
-        ((1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n"), "system"),
-        ((1, "sinfo: fatal: Could not establish a configuration source\n"), None),
+        ("main* up 1-00:00:00 4 idle n[1-4]\n", True),
+        ((1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n"), True),
+        ((1, "sinfo: fatal: Could not establish a configuration source\n"), False),
     ],
 )
 def test_without_a_configuration_file_sinfo_decides(
-    sinfo: str | tuple[int, str], found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sinfo: str | tuple[int, str], is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "sbatch")
     program(tmp_path, "sinfo")
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     slurm = Slurm(sinfo=sinfo)
-    assert find_slurm({"PATH": str(tmp_path)}, slurm) == found
+    assert has_slurm({"PATH": str(tmp_path)}, slurm) is is_there
     assert slurm.asked == [["sinfo", "--noheader"]]
 
 
 def test_a_configuration_in_its_default_place_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "sbatch")
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", (__file__,))
-    assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
+    assert has_slurm({"PATH": str(tmp_path)}, Slurm())
 
 
 def test_a_configuration_next_to_sbatch_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,14 +67,14 @@ def test_a_configuration_next_to_sbatch_is_enough(tmp_path: Path, monkeypatch: p
     (tmp_path / "bin" / "sbatch").symlink_to(program(tmp_path / "opt/slurm/bin", "sbatch"))
     (tmp_path / "opt/slurm/etc/slurm.conf").touch()
     slurm = Slurm()
-    assert find_slurm({"PATH": str(tmp_path / "bin")}, slurm) == "system"
+    assert has_slurm({"PATH": str(tmp_path / "bin")}, slurm)
     assert slurm.asked == []
 
 
 def test_an_sbatch_alone_is_a_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "sbatch")
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
-    assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
+    assert has_slurm({"PATH": str(tmp_path)}, Slurm())
 
 
 def test_a_sinfo_that_does_not_answer_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_sinfo_that_does_not_answer_decides_nothing(tmp_path: Path, monkeypatc
     program(tmp_path, "sbatch")
     program(tmp_path, "sinfo", "exec sleep 60")
     with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster") as error:
-        find_slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        has_slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert "--cluster local" in str(error.value.remedy)
     assert slurm_version_of(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
 
