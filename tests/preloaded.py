@@ -28,6 +28,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+"""A test of torchrun sends these signals to all children of this process. They do not end the server."""
+
 
 class Preloaded:
     """A process, with the part of `subprocess.Popen` that the tests use."""
@@ -123,6 +126,8 @@ def _serve() -> dict[str, Any]:
     import torch.distributed  # noqa: F401 - imported once, here
 
     gc.freeze()  # the processes share the memory of all these objects
+    for number in FORWARDED:
+        signal.signal(number, signal.SIG_IGN)
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         if "ended" in request:
@@ -136,6 +141,8 @@ def _serve() -> dict[str, Any]:
 def _set_up(environ: dict[str, str], folder: str, files: list[str]) -> None:
     """Give this process the environment, the folder, the files and the module path of a new interpreter."""
     os.setsid()
+    for number in FORWARDED:
+        signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
     tempfile.tempdir = None  # depends on TMPDIR
