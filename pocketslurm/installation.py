@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -101,6 +100,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 def _hostname(folder: Path) -> str:
     """Return a script `hostname`: it prints the node inside a job, and calls the machine's command elsewhere."""
     folders = [each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(each) != folder]
+    import shutil  # with its archives, it makes the start of each command longer
+
     program = shutil.which("hostname", path=os.pathsep.join(folders))
     return _HOSTNAME.replace("{program}", shlex.quote(program) if program else "uname -n")
 

@@ -83,13 +83,13 @@ def is_waiting() -> bool | None:
     torch: Any = sys.modules.get("torch")
     if torch is None or torch.cuda.is_initialized():
         return None
-    main = threading.main_thread()
-    frame = sys._current_frames().get(main.ident or 0)  # noqa: SLF001 - documented in spite of its name
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - documented in spite of its name
     if not is_communicating(frame, torch.__path__[0]):
         return False
-    # On a CPU, a backward pass computes and communicates in the same function.
+    # On a CPU, a backward pass computes and communicates in the same function. The main thread has the number of the
+    # process. Its `native_id` would be that of the parent's thread in a forked process (Python 3.11).
     try:
-        with open(f"/proc/self/task/{main.native_id}/stat", "rb") as file:  # noqa: PTH123 - half the time of pathlib
+        with open(f"/proc/self/task/{os.getpid()}/stat", "rb") as file:  # noqa: PTH123 - half the time of pathlib
             return file.read().rpartition(b")")[2].split()[0] == b"S"
     except (OSError, IndexError):
         return None

@@ -42,6 +42,7 @@ def run_without_reader(kit: Kit, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_slurm")
 def test_a_closed_pipe_changes_neither_the_jobs_nor_their_exit_status(kit: Kit, project: Path) -> None:
     for name, code in (("first", 0), ("second", 3)):

@@ -83,7 +83,7 @@ def test_the_attempts_of_a_job_are_one_history(kit: Kit, project: Path) -> None:
     assert re.search(r"COMPLETED, attempt 2 \(\d+ s lost\)", kit("status", "1").stdout)
 
 
-@pytest.mark.parametrize("export", ["ALL", "NONE"])
+@pytest.mark.parametrize("export", ["ALL", pytest.param("NONE", marks=pytest.mark.slow)])
 def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path, export: str) -> None:
     (project / "fail").touch()
     path = f"{ROOT}/tests/faults/training.py"

@@ -68,6 +68,7 @@ def test_cancel_does_not_choose_between_a_run_and_a_job_of_the_default_queue(kit
     assert kit("embedded", "run", "--cluster", "local", "scancel", "1").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clusters")
 def test_ids_of_several_clusters(kit: Kit) -> None:
     submitted = [submit(kit, *each) for each in (("local", "a"), ("lab", "b"), ("lab", "b"), *[("other", "c")] * 3)]

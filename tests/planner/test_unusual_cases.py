@@ -91,14 +91,14 @@ def possible(one: PlannerCase, found: Prediction) -> None:
     assert not found.fits or found.memory_gib * GIB < hardware.memory_bytes(run.machine.gpu)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(rows())
 def test_any_row_is_predicted_or_refused_in_words(row: dict[str, str]) -> None:
     one = parse_case(row)
     possible(one, predict_case(one))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rows())
 def test_what_fits_a_card_fits_a_larger_one(row: dict[str, str]) -> None:
     """With all that is open said, so that both are the same run."""
@@ -112,7 +112,7 @@ def test_what_fits_a_card_fits_a_larger_one(row: dict[str, str]) -> None:
     assert not small or fits("h200-141g")[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(ROW)), st.text(max_size=12)))
 def test_any_text_in_any_cell_is_predicted_or_refused_in_words(cells: dict[str, str]) -> None:
     one = parse_case({**ROW, **cells, "case_id": "odd"})

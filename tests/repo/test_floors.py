@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,6 +43,29 @@ ROOMS = (
 RUNTIME_MAY_IMPORT_OF_SLURM = {"hpc_kit.slurm", "hpc_kit.slurm.nodelist"}
 
 
+class Statements(NamedTuple):
+    """The parts of a file that the rules are about."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    type_imports: set[ast.Import | ast.ImportFrom]
+    calls: dict[int, str]
+
+
+@cache
+def read(path: Path) -> Statements:
+    """Return the imports of a file, those below `if TYPE_CHECKING`, and by their lines the calls that print or exit."""
+    found = Statements([], set(), {})
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.imports.append(node)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            inner = (each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom))
+            found.type_imports.update(inner)
+        elif isinstance(node, ast.Call) and (text := ast.unparse(node.func)) in LOUD:
+            found.calls[node.lineno] = text
+    return found
+
+
 @cache
 def imports(path: Path, *, types: bool = True) -> set[str]:
     """Return the modules that a file imports, also inside functions, and their packages' `__init__`.
@@ -50,16 +74,14 @@ def imports(path: Path, *, types: bool = True) -> set[str]:
         path: The file.
         types: Also return imports for type annotations only.
     """
-    tree = ast.parse(path.read_text())
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    skipped = set() if types else {inner for block in blocks for inner in ast.walk(block)}
+    statements = read(path)
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if node in skipped:
+    for node in statements.imports:
+        if node in statements.type_imports and not types:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inner if inner <= MODULES.keys() else inner | {node.module}
     packages = {name.rsplit(".", dots)[0] for name in found for dots in range(1, name.count(".") + 1)}
@@ -141,6 +163,8 @@ def test_every_public_name_exists() -> None:
     assert done.stdout == "[]\n"
 
 
+LOUD = {"print", "exit", "sys.exit", "sys.stdout.write", "os._exit"}
+
 ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks", "hpc_kit.bench.preflight")
 """They speak in a job's log, and end a rank that cannot end by itself."""
 
@@ -150,10 +174,6 @@ def test_only_the_command_line_and_the_embedded_commands_print_or_exit() -> None
     for module, path in MODULES.items():
         if room(module) == "cli" or module.startswith("pocketslurm"):
             continue
-        unwanted = {"print", "exit", "sys.exit"} | (
-            set() if module.startswith(ON_NODES) else {"sys.stdout.write", "os._exit"}
-        )
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in unwanted:
-                loud.append(f"{module}:{node.lineno}")
+        unwanted = LOUD - ({"sys.stdout.write", "os._exit"} if module.startswith(ON_NODES) else set())
+        loud += [f"{module}:{line}" for line, call in read(path).calls.items() if call in unwanted]
     assert loud == []

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 from hpc_kit.run_files import UNKNOWN_HOST, read_first_failure
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import store
+from tests.preloaded import Preloaded
 from tests.runtime.launches import Environ, Step
 
 NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -156,7 +157,7 @@ SPAWNING = """
 class Task:
     """A task of a step."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Preloaded
     out: str = ""
     err: str = ""
 
@@ -177,12 +178,17 @@ class Launch:
         return str(path)
 
     def start(self, environs: Sequence[Environ], *words: str, **variables: str) -> None:
-        """Start one task per environment, as the ranks of one run."""
-        common = os.environ | {"HPC_KIT_RUN": str(self.run), "OMP_NUM_THREADS": "1", **variables}
-        for environ in environs:
+        """Start one task per environment, as the ranks of one run. They have imported torch already."""
+        for environ in self._environs(environs, variables):
+            output = self.folder / f"task-{len(self.tasks)}"
+            self.tasks.append(Task(Preloaded(["-W", "error", *words], environ, Path.cwd(), output)))
+
+    def start_interpreters(self, environs: Sequence[Environ], *words: str, **variables: str) -> None:
+        """As `start`, but with new interpreters, for tests of the import of torch and of programs that torch starts."""
+        for environ in self._environs(environs, variables):
             process = subprocess.Popen(
                 [sys.executable, "-W", "error", *words],
-                env={**common, **environ},
+                env=environ,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -190,12 +196,16 @@ class Launch:
             )
             self.tasks.append(Task(process))
 
+    def _environs(self, environs: Sequence[Environ], variables: Mapping[str, str]) -> list[Environ]:
+        common = os.environ | {"HPC_KIT_RUN": str(self.run), "OMP_NUM_THREADS": "1", **variables}
+        return [common | environ for environ in environs]
+
     def wait(self, timeout: float = 120) -> list[int]:
         """Wait for all tasks, and return their exit codes."""
         deadline = time.monotonic() + timeout
         for task in self.tasks:
             task.out, task.err = task.process.communicate(timeout=deadline - time.monotonic())
-        return [task.process.returncode for task in self.tasks]
+        return [task.process.wait() for task in self.tasks]
 
     def end(self) -> None:
         """Kill all processes."""
@@ -470,14 +480,14 @@ print(*(os.environ[name] for name in names), int(os.environ["MASTER_PORT"]) > 0)
 
 
 def test_ranks_without_torch_do_not_wait_for_each_other(launch: Launch) -> None:
-    launch.start(step_of(1, 1).environs()[1:], "-m", "hpc_kit.runtime", launch.program(WITHOUT_TORCH))
+    launch.start_interpreters(step_of(1, 1).environs()[1:], "-m", "hpc_kit.runtime", launch.program(WITHOUT_TORCH))
     assert launch.wait() == [0]
     assert (launch.tasks[0].out, launch.tasks[0].err) == ("1 2 0 127.0.0.1 True\n", "")
 
 
 def test_a_rank_that_imports_torch_does_not_wait_for_one_that_ended_without_it(launch: Launch) -> None:
     program = launch.program("import os\nif os.environ['RANK'] == '0':\n    import torch")
-    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
+    launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
     assert launch.wait() == [1, 0]
     assert "rank 1 has ended without importing torch, and rank 0 imports it" in launch.tasks[0].err
 
@@ -485,10 +495,11 @@ def test_a_rank_that_imports_torch_does_not_wait_for_one_that_ended_without_it(l
 LATE_TORCH = """
 import multiprocessing, os, time
 os.environ["MASTER_PORT"] = "set by the program"
-if os.fork() == 0:
-    import torch
-    os._exit(0)
-assert os.wait()[1] == 0
+if os.environ["RANK"] == "0":  # the import takes seconds
+    if os.fork() == 0:
+        import torch
+        os._exit(0)
+    assert os.wait()[1] == 0
 import torch
 import torch.distributed as dist
 assert torch.__spec__.loader is torch.__loader__ and hasattr(torch.__loader__, "get_filename")
@@ -500,7 +511,7 @@ with hpc_kit.distributed(backend="gloo") as world:
 
 
 def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
-    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(LATE_TORCH))
+    launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(LATE_TORCH))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == [f"set by the program False\n{rank} 2\n" for rank in range(2)]
 
@@ -533,7 +544,7 @@ def test_a_process_that_the_program_forks_is_no_rank(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:
-    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN))
+    launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["0 2.0 0\n", "1 2.0 0\n"]
     assert [task.err for task in launch.tasks] == ["", ""]
@@ -544,7 +555,7 @@ def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> No
     """As in torch's tutorials, also with the MASTER_PORT of the environment."""
     program = launch.program(SPAWNING)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "MASTER_"))}
-    launch.start([environ], "-m", "hpc_kit.runtime", program)
+    launch.start_interpreters([environ], "-m", "hpc_kit.runtime", program)
     assert launch.wait() == [0]
     assert sorted(launch.tasks[0].out.splitlines()) == ["0 of 2: 2.0", "1 of 2: 2.0", "alone: 1"]
 

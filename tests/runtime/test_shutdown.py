@@ -5,26 +5,37 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpc_kit.runtime import shutdown
+from tests import preloaded
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
 
 
-def test_an_error_inside_the_process_group_is_printed() -> None:
+Run = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run_with_torch(tmp_path: Path) -> Run:
+    """Like `run`, for a program that imports torch."""
+    return lambda program: preloaded.run(["-c", program], tmp_path)
+
+
+def test_an_error_inside_the_process_group_is_printed(run_with_torch: Run) -> None:
     """torch's excepthook captures the stderr of the previous hook. Our hook ends the process before torch prints it."""
-    done = run("import hpc_kit\nwith hpc_kit.distributed():\n    raise ValueError('printed')")
+    done = run_with_torch("import hpc_kit\nwith hpc_kit.distributed():\n    raise ValueError('printed')")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ValueError: printed"
 
 
-def test_a_refusal_inside_the_process_group_has_no_traceback() -> None:
-    done = run(
+def test_a_refusal_inside_the_process_group_has_no_traceback(run_with_torch: Run) -> None:
+    done = run_with_torch(
         "import hpc_kit\nfrom hpc_kit.errors import SpecError\n"
         "with hpc_kit.distributed():\n    raise SpecError('no', found='3', remedy='2')"
     )
@@ -83,9 +94,9 @@ def test_a_rank_ends_with_its_code_where_the_interpreter_starts_no_thread_any_mo
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
-def test_a_program_with_one_rank_may_catch_the_exit_of_its_training() -> None:
+def test_a_program_with_one_rank_may_catch_the_exit_of_its_training(run_with_torch: Run) -> None:
     """A sweep in a loop, or a test suite."""
-    done = run(
+    done = run_with_torch(
         "import sys, hpc_kit\n"
         "for number in range(2):\n"
         "    try:\n        with hpc_kit.distributed(): sys.exit(3)\n"
@@ -128,8 +139,8 @@ def test_a_group_that_fails_in_an_exit_handler_ends_the_process_at_once() -> Non
     assert done.stderr.splitlines()[-1] == "OSError: rank 3 is lost"
 
 
-def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_handlers() -> None:
-    done = run(
+def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_handlers(run_with_torch: Run) -> None:
+    done = run_with_torch(
         "import atexit, sys, time\nfrom hpc_kit.runtime import shutdown\n"
         "from hpc_kit.runtime.mpi.work import CALLBACK_THREADS, OperationQueue\n"
         "CALLBACK_THREADS.submit(lambda: time.sleep(600))\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -27,6 +25,8 @@ from hpc_kit.runtime.rendezvous.network import free_port
 from hpc_kit.runtime.stack_comparison import compare_stacks
 from hpc_kit.runtime.wait_sampler import NodeShares, is_communicating
 from hpc_kit.runtime.watchdog import Progress
+from tests import preloaded
+from tests.preloaded import Preloaded
 from tests.runtime.launches import Step
 
 QUICK = """
@@ -44,7 +44,7 @@ with hpc_kit.distributed() as world:
     print("done")
 """
 
-Start = Callable[..., list["subprocess.Popen[str]"]]
+Start = Callable[..., list[Preloaded]]
 
 
 @pytest.fixture
@@ -57,30 +57,20 @@ def run_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path, run_folder: Path) -> Iterator[Start]:
     """Starts the ranks of one node. Each rank calls `act` at the beginning of a step."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Preloaded] = []
 
-    def launch(act: str, ranks: int = 1, **variables: str) -> list[subprocess.Popen[str]]:
+    def launch(act: str, ranks: int = 1, **variables: str) -> list[Preloaded]:
         program = tmp_path / "train.py"
         program.write_text(QUICK.replace("ACT", textwrap.indent(textwrap.dedent(act), " " * 8).strip()))
         common = {"HPC_KIT_RUN": str(run_folder), "OMP_NUM_THREADS": "1", "HPC_KIT_WATCHDOG_TIMEOUT": "2"}
         for environ in Step.of(ranks, hosts=("127.0.0.1",), job=str(os.getpid())).environs() if ranks > 1 else [{}]:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, str(program)],
-                    env={**os.environ, **common, **variables, **environ},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                )
-            )
+            everything = {**os.environ, **common, **variables, **environ}
+            started.append(Preloaded([str(program)], everything, tmp_path, tmp_path / f"rank-{len(started)}"))
         return started
 
     yield launch
     for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.kill()
 
 
 def stack(rank: int, line: str, *, step: int = 7, waits: bool = False, number: int = 0) -> RankStack:
@@ -331,6 +321,28 @@ def test_ranks_of_a_node_send_their_shares_to_its_first_rank(run_folder: Path) -
 
 def test_the_path_of_a_run_may_have_bytes_that_are_no_text(tmp_path: Path) -> None:
     NodeShares(tmp_path / os.fsdecode(b"lat\xe9"), 0, is_first=True).close()
+
+
+WAITING = """
+import threading, time, torch
+from hpc_kit.runtime import wait_sampler
+wait_sampler.is_communicating = lambda *_: True
+
+def sample():
+    while not (waits := wait_sampler.is_waiting()) and time.monotonic() < end:
+        time.sleep(0.01)
+    print(waits)
+
+end = time.monotonic() + 10
+thread = threading.Thread(target=sample)
+thread.start()
+thread.join()
+"""
+
+
+def test_the_main_thread_of_a_forked_process_is_seen_waiting(tmp_path: Path) -> None:
+    """Preloaded processes are forked ones."""
+    assert preloaded.run(["-c", WAITING], tmp_path).stdout == "True\n"
 
 
 def test_a_callback_of_the_program_inside_torch_is_no_wait() -> None:

@@ -46,7 +46,7 @@ RESTART = {"resume_args": ["--resume"], "progress": "saved", "lead": 30}
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Slurm]:
     """A queue whose work folder is the project."""
-    own = Slurm(tmp_path, gpus=0)
+    own = Slurm(tmp_path, gpus=0, kill_wait=20.0)  # on a busy machine, a script needs more than a second to end
     (own.folder / "runs" / "job").mkdir(parents=True)
     (own.folder / "count.py").write_text(PROGRAM)
     try:
@@ -101,7 +101,9 @@ def log(run: Path) -> str:
     return run.with_name(f"{run.name}.log").read_text()
 
 
-@pytest.mark.parametrize("standalone", [False, True], ids=["kit", "standalone"])
+@pytest.mark.parametrize(
+    "standalone", [pytest.param(False, id="kit"), pytest.param(True, id="standalone", marks=pytest.mark.slow)]
+)
 def test_a_stopped_job_is_requeued_and_goes_on(slurm: Slurm, *, standalone: bool) -> None:
     run = submit(slurm, env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID"}, standalone=standalone)
     assert await_end(run) == 0, log(run)
@@ -155,11 +157,12 @@ def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("scancel --signal=USR1 $SLURM_JOB_ID", "stopped by USR1"),
-        ("scancel --signal=TERM --full $SLURM_JOB_ID", "stopped by TERM"),
-        ("kill -9 $PPID", "exit code 137"),
+        pytest.param("scancel --signal=USR1 $SLURM_JOB_ID", "stopped by USR1", id="signal to the steps"),
+        pytest.param(
+            "scancel --signal=TERM --full $SLURM_JOB_ID", "stopped by TERM", id="TERM to all", marks=pytest.mark.slow
+        ),
+        pytest.param("kill -9 $PPID", "exit code 137", id="a killed rank"),
     ],
-    ids=["signal to the steps", "TERM to all", "a killed rank"],
 )
 def test_other_ends_that_start_another_attempt(slurm: Slurm, command: str, reason: str) -> None:
     run = submit(slurm, env={"RUN": command, "HANDLED": "USR1 TERM"})
@@ -167,7 +170,7 @@ def test_other_ends_that_start_another_attempt(slurm: Slurm, command: str, reaso
     assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [reason]
 
 
-@pytest.mark.parametrize("name", ["USR1", "TERM"])
+@pytest.mark.parametrize("name", [pytest.param("USR1", marks=pytest.mark.slow), "TERM"])
 def test_a_signal_in_the_first_lines_of_the_script_stops_the_attempt(slurm: Slurm, name: str) -> None:
     command = slurm.folder / "bin" / "install"
     command.parent.mkdir()
@@ -252,6 +255,7 @@ def test_two_hangs_end_a_job_without_known_progress(slurm: Slurm) -> None:
     assert "two attempts ended with a hang, and saved no checkpoint that is known" in log(run)
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_same_rank_again_ends_a_job_without_known_progress(slurm: Slurm) -> None:
     lost = lose_rank(1, "$((HPC_KIT_ATTEMPT < 3 ? HPC_KIT_ATTEMPT : 2))", "rank 0 waited for it in vain")
     run = submit(slurm, command=["bash", "-c", lost], restart={})
@@ -293,7 +297,13 @@ def test_ranks_in_different_collectives_are_a_failure(slurm: Slurm) -> None:
     assert decisions(run) == ["failed"]
 
 
-@pytest.mark.parametrize("end", ["exit 137", lose_rank(124, "0", HANG)], ids=["exit code", "hang"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("exit 137", id="exit code"),
+        pytest.param(lose_rank(124, "0", HANG), id="hang", marks=pytest.mark.slow),
+    ],
+)
 def test_attempts_that_make_progress_do_not_count(slurm: Slurm, end: str) -> None:
     save = 'echo "$HPC_KIT_ATTEMPT $(date +%s)" >"$HPC_KIT_RUN/saved"'
     command = f"[ $HPC_KIT_ATTEMPT -gt 3 ] || {{ {save}; {end}; }}; [ $HPC_KIT_ATTEMPT -gt 4 ] || exit 137"
@@ -302,6 +312,7 @@ def test_attempts_that_make_progress_do_not_count(slurm: Slurm, end: str) -> Non
     assert decisions(run) == ["requeue"] * 4 + ["finished"]
 
 
+@pytest.mark.slow
 def test_signals_soon_after_the_start_are_no_attempts_without_progress(slurm: Slurm) -> None:
     soon = "[ $HPC_KIT_ATTEMPT = 4 ] || scancel --signal=USR1 --batch $SLURM_JOB_ID; sleep 3"
     run = submit(slurm, command=["bash", "-c", soon], restart={"progress": "saved", "lead": 30})

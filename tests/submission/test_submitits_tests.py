@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 MODULES = ("submitit.slurm.test_slurm", "submitit.auto.test_auto", "submitit.core.test_core")
 
 
+@pytest.mark.slow
 def test_the_tests_of_submitit_pass(tmp_path: Path) -> None:
     plugin = ("-p", "tests.submission.submitit_plugin", "-p", "no:cacheprovider", "--rootdir", str(tmp_path))
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 Torch is imported once, and each rank is forked from here.
 
-    PYTHONPATH=.:jobs/train python -m tests.train.ranks_of_a_run FOLDER < runs.json
+    PYTHONPATH=.:jobs/train python -m tests.train.ranks_of_a_run FOLDER
 
-runs.json is a list of `Run`s. Rank R of run NAME leaves FOLDER/NAME-R.json, its losses or its error, and its output in
-FOLDER/NAME-R.out and .err.
+FOLDER/runs.json is a list of `Run`s. Rank R of run NAME leaves FOLDER/NAME-R.json, its losses or its error, and its
+output in FOLDER/NAME-R.out and .err.
 """
 
 from __future__ import annotations
@@ -205,4 +205,4 @@ SPOILERS: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.load(sys.stdin))
+    main(Path(sys.argv[1]), json.loads(Path(sys.argv[1], "runs.json").read_text()))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import preloaded
 from tests.train.conftest import TRAIN
 
 SHARED = {"model", "data", "options", "training", "pipeline_stages"}
@@ -46,6 +47,9 @@ def test_the_fallback_without_hpc_kit_has_at_most_40_lines() -> None:
     assert len([line for line in lines[begin + 1 : end + 1] if line]) <= 40
 
 
+WITHOUT_HPC_KIT = "import sys; sys.modules['hpc_kit'] = None\n"
+
+
 @pytest.fixture
 def torch_alone(tmp_path: Path) -> dict[str, str]:
     """The environment of an interpreter that has torch but no hpc_kit."""
@@ -63,9 +67,7 @@ def run(folder: Path, environ: dict[str, str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("join", ["training.distributed", "first_step.join_plainly"])
-def test_with_torch_only_each_rank_of_a_node_uses_its_own_gpu(
-    join: str, tmp_path: Path, torch_alone: dict[str, str]
-) -> None:
+def test_with_torch_only_each_rank_of_a_node_uses_its_own_gpu(join: str, tmp_path: Path) -> None:
     """NCCL sends objects by the current device, which is GPU 0 in every process until a program sets another one.
 
     Bound to the group, the device also serves barriers, without a warning of torch that it guesses one.
@@ -82,8 +84,8 @@ def bind(*_, device_id, **__):
 distributed.init_process_group = bind
 with {join}() as world:
     print(world.device, current)"""
-    environ = {**torch_alone, "LOCAL_RANK": "1", "PYTHONPATH": f"{tmp_path}:{TRAIN}"}
-    assert run(tmp_path, environ, "-c", code) == "cuda:1 [1, 1]\n"
+    done = preloaded.run(["-c", WITHOUT_HPC_KIT + code], tmp_path, LOCAL_RANK="1", PYTHONPATH=str(TRAIN))
+    assert (done.stdout, done.stderr) == ("cuda:1 [1, 1]\n", "")
 
 
 @pytest.mark.slow
@@ -108,12 +110,12 @@ def test_with_torch_only_every_program_runs_under_torchrun(
     assert "done    validation loss 5.5" in output or "asynchronous   loss 5.5" in output
 
 
-def test_horovod_of_another_mpi_than_the_ranks_is_refused(tmp_path: Path, torch_alone: dict[str, str]) -> None:
+def test_horovod_of_another_mpi_than_the_ranks_is_refused(tmp_path: Path) -> None:
     """Each rank would train alone, with a Horovod that knows one rank."""
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").touch()
     (tmp_path / "horovod" / "torch.py").write_text("def init(): pass\ndef size(): return 2\n")
-    words = [sys.executable, str(TRAIN / "horovod_ddp.py"), *SMALL.split()]
-    done = subprocess.run(words, env=torch_alone, capture_output=True, text=True, timeout=100, check=False)
+    code = f"{WITHOUT_HPC_KIT}import horovod_ddp\nhorovod_ddp.main({SMALL.split()!r})"
+    done = preloaded.run(["-c", code], tmp_path, PYTHONPATH=f"{tmp_path}:{TRAIN}")
     assert done.returncode == 1
     assert "found  2 ranks for Horovod, 1 ranks of mpirun\n  do     start with the mpirun that env/build" in done.stderr

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
+from tests import preloaded
 from tests.train.conftest import ROOT, TRAIN
 from tests.train.ranks_of_a_run import Run
 
@@ -65,26 +62,8 @@ def train(folder: Path, runs: list[Run], source: Path, *, timeout: float) -> Tra
     for each in runs:
         if not each.get("plain"):
             each["arguments"] += ["--data", str(source)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_KIT_"))}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.train.ranks_of_a_run", str(folder)],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**clean, "PYTHONPATH": f"{ROOT}{os.pathsep}{TRAIN}"},
-        start_new_session=True,
-    )
-    try:
-        _, errors = process.communicate(json.dumps(runs), timeout=timeout)
-    finally:
-        end(process)
-    assert process.returncode == 0, errors
+    (folder / "runs.json").write_text(json.dumps(runs))
+    words = ["-m", "tests.train.ranks_of_a_run", str(folder)]
+    done = preloaded.run(words, folder, timeout, PYTHONPATH=f"{ROOT}{os.pathsep}{TRAIN}")
+    assert done.returncode == 0, done.stderr
     return Trained(folder)
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """With its ranks, which are in its process group."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()

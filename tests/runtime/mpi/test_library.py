@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +15,7 @@ from torch.distributed import distributed_c10d
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment, SpecError
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.mpi import library
+from tests import preloaded
 from tests.runtime.launches import Step, worker
 
 OPEN_MPI = {
@@ -254,7 +254,7 @@ def test_the_communicator_provides_the_hosts_and_the_address_of_rank_0(
     assert world.reach == (("10.0.0.7", "n7") if rank == 2 else ("127.0.0.1",))
 
 
-def test_installing_the_backend_makes_mpi_available() -> None:
+def test_installing_the_backend_makes_mpi_available(tmp_path: Path) -> None:
     """This test uses a new process, because the backend stays registered until the process ends."""
     program = """
 from torch import distributed as dist
@@ -267,7 +267,7 @@ print(backend.is_registered(), dist.is_mpi_available(), devices.choose_backend("
 backend.install(started_by_mpi=True)
 print(dist.is_mpi_available(), distributed_c10d.is_mpi_available())
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    done = preloaded.run(["-W", "error", "-c", program], tmp_path)
     assert (done.stdout, done.stderr) == ("True False mpi\nTrue True\n", "")
 
 

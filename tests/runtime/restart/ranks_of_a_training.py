@@ -1,8 +1,8 @@
 """A training with dropout, whose ranks are forked from one process.
 
-    python -m tests.runtime.restart.ranks_of_a_training < training.json
+    python -m tests.runtime.restart.ranks_of_a_training TRAINING
 
-Rank R writes its losses and its lines to FOLDER/NAME-R.json.
+TRAINING is a `Training` as JSON. Rank R writes its losses and its lines to FOLDER/NAME-R.json.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import random
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -30,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hpc_kit
 from hpc_kit.errors import HpcKitError
+from tests import preloaded
 from tests.conftest import ROOT
 
 
@@ -63,16 +63,11 @@ class Left(TypedDict):
 
 def run(training: Training) -> list[Left]:
     """Run a training; returns what each rank left."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_KIT_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.restart.ranks_of_a_training"],
-        input=json.dumps(training),
-        text=True,
-        capture_output=True,
-        env={**clean, "PYTHONPATH": str(ROOT), **training.get("environ", {})},
-        timeout=120,
-        check=False,
-    )
+    words = ["-m", "tests.runtime.restart.ranks_of_a_training", json.dumps(training)]
+    environ = {"PYTHONPATH": str(ROOT), **training.get("environ", {})}
+    outside = Path(training["folder"], "process")  # messages show paths below the current folder without it
+    outside.mkdir(exist_ok=True)
+    done = preloaded.run(words, outside, 120, **environ)
     files = [Path(training["folder"], f"{training['name']}-{rank}.json") for rank in range(training["ranks"])]
     assert all(file.exists() for file in files), done.stderr
     return [json.loads(file.read_text()) for file in files]
@@ -180,4 +175,4 @@ def write_left(training: Training, rank: int, left: Left) -> None:
 
 
 if __name__ == "__main__":
-    main(json.load(sys.stdin))
+    main(json.loads(sys.argv[1]))

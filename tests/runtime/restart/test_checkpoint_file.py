@@ -31,6 +31,8 @@ from hpc_kit.runtime.restart.checkpoint_file import main
 from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, draft_of, publish
 from hpc_kit.runtime.restart.training_state import TrainingState
 from tests.conftest import ROOT
+from tests.preloaded import Preloaded
+from tests.runtime.launches import Step
 
 TRAIN = ROOT / "jobs" / "train"
 
@@ -117,12 +119,14 @@ RANKS = """
 
 def test_rank_0_saves_and_all_ranks_wait_and_load(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(RANKS))
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", str(tmp_path / "c.pt")]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
+    ranks = [
+        Preloaded(["train.py", str(tmp_path / "c.pt")], {**os.environ, **environ}, tmp_path, tmp_path / f"rank-{rank}")
+        for rank, environ in enumerate(Step.of(2, hosts=("127.0.0.1",), job=str(os.getpid())).environs())
+    ]
+    texts = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.wait() for rank in ranks] == [0, 0], texts
     # Rank 0's value counts, and its failure is known to all, whatever its type.
-    other, main_rank = sorted(done.stdout.splitlines())
+    main_rank, other = (out.strip() for out, _ in texts)
     assert re.fullmatch(
         r"0: rank 0 cannot go on, rank 0 cannot go on, +found +\S+: ZeroDivisionError: division by zero", other
     )
