@@ -1966,6 +1966,8 @@ def test_the_lowest_ranks_exist_even_if_they_print_nothing(tmp_path: Path) -> No
     log = "".join(TIMED_OUT_CALL.format(rank=rank, number=1, size=1) for rank in range(1, 8))
     verdict = why(tmp_path, job_log=log)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 0, "likely")
+    log = "".join(TIMED_OUT_CALL.format(rank=rank, number=1, size=1) for rank in range(8, 16))
+    assert why(tmp_path, job_log=log).class_ == "collective-timeout"  # that of the other node is missing
 
 
 def test_a_rank_that_validates_while_the_remaining_ones_train(tmp_path: Path) -> None:
