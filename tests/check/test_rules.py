@@ -1771,7 +1771,7 @@ BAD = [
         + "#SBATCH -n4 --mem=9G\nset -e\nfor f in 0 1; do\nsrun -n1 --exact --mem=2G python t.py $f &\ndone\nwait\n"
         "python train.py\n",
         7,
-        E,
+        W,
         "after a failure, set -e does not end the script here",
     ),
     Bad(
@@ -1815,7 +1815,7 @@ BAD = [
     ),
     Bad(
         "KIT222",
-        HEAD + "#SBATCH --ntasks-per-node=4 --gres=gpu:4\nsrun python run_clm.py --do_train --output_dir o\n",
+        HEAD + "#SBATCH --ntasks-per-node=4 --gres=gpu:4\nsrun python run_clm.py --do_train --save_strategy no\n",
         3,
         W,
         "each of 4 tasks trains alone",
@@ -3068,6 +3068,24 @@ GOOD = [
     ("KIT134", HEAD + "A=\"--text 'a b'\"\neval python t.py $A\n"),
     ("KIT134", HEAD + 'A="--name it\'s"\npython t.py $A\n'),
     ("KIT134", HEAD + 'A="import os; f(\'a b\')"\npython t.py "$A"\n'),
+    ("KIT134", HEAD + "N=\"$(awk '{print $1}' n)\"\npython t.py $N\n"),
+    ("KIT134", HEAD + "A=\"--text 'a b'\"\necho $A\nA=--lr\npython t.py $A\n"),
+    ("KIT125", HEAD + "hostname -I | read -r H\nH=$(hostname)\npython t.py $H\n"),
+    ("KIT505", GPUS + "apptainer exec --nv -B /r:/r:ro i.sif python eval.py --run-dir /r/output/a --out /tmp/o\n"),
+    ("KIT505", GPUS + "apptainer exec --nv -B /r:/r:ro i.sif python t.py --root-dir /r/logos --out /tmp/o\n"),
+    ("KIT253", HEAD + "#SBATCH -a 0-3\n. dirs.sh\npython t.py --lr $SLURM_ARRAY_TASK_ID --ckpt-dir $RUN_WORK/c\n"),
+    ("KIT310", HEAD + "export MASTER_PORT=$((10#${SLURM_JOB_ID: -4} + 20000))\npython t.py\n"),
+    ("KIT402", HEAD + "set -e\nsrun python t.py &\nwait\ngrep -q done log\npython train.py --init a\n"),
+    ("KIT402", HEAD + "set -e\n(srun python t.py || kill $$) &\nwait\npython train.py --init a\n"),
+    ("KIT134", HEAD + 'export M=2\ncat > a.json <<\'E\'\n{"size": "${M}"}\nE\npython t.py\n'),
+    ("KIT501", HEAD + "source ~/.token.sh\nHF_TOKEN=${HF_TOKEN%x}\nset -x\nsource modules.env\npython t.py\n"),
+    ("KIT222", HEAD + "#SBATCH --ntasks-per-node=4\nsrun python jax_t.py --do_train --output_dir o\n"),
+    ("KIT222", HEAD + "#SBATCH --ntasks-per-node=4\nsrun python start.py run.py --save_strategy no\n"),
+    ("KIT222", HEAD + "#SBATCH --ntasks-per-node=4\nsrun --task-prolog=p.sh python run.py --save_strategy no\n"),
+    ("KIT402", HEAD + "set -e\nsrun python t.py &\nwait\n[ -f a/best.pt ]\npython train.py --init a/best.pt\n"),
+    ("KIT402", HEAD + "set -e\n./dmon & m=$!\npython t.py & p=$!\nwait $p\nkill $m\nwait\npython train.py\n"),
+    ("KIT220", HET + "srun --het-group=1 python t.py --het-group=4\n"),
+    ("KIT143", GPUS + "python t.py --shards a-{000..007}.tar\npython t.py b-{000..007}.tar\n"),
 ]
 
 

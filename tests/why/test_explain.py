@@ -1966,6 +1966,8 @@ def test_the_lowest_ranks_exist_even_if_they_print_nothing(tmp_path: Path) -> No
     log = "".join(TIMED_OUT_CALL.format(rank=rank, number=1, size=1) for rank in range(1, 8))
     verdict = why(tmp_path, job_log=log)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 0, "likely")
+    log = "".join(TIMED_OUT_CALL.format(rank=rank, number=1, size=1) for rank in range(8, 16))
+    assert why(tmp_path, job_log=log).class_ == "collective-timeout"  # that of the other node is missing
 
 
 def test_a_rank_that_validates_while_the_remaining_ones_train(tmp_path: Path) -> None:
@@ -1995,6 +1997,10 @@ def test_a_success_that_is_reported_after_all_ranks_failed_is_that_of_the_script
     rows = COMPLETED_WITH_STEP.format(step="FAILED")
     assert why(tmp_path, job_log=failed + end, sacct_txt=rows).class_ == "python-exception"
     # A second try succeeded.
+    again = end.replace("train", "retry\nstep 1 loss 2.0\nstep 2 loss 1.0\ntrain")
+    assert why(tmp_path, job_log=failed + again, sacct_txt=rows).class_ == "no-failure"
+    again = end.replace("train", "[rank0]: train")
+    assert why(tmp_path, job_log=failed + again, sacct_txt=rows).class_ == "no-failure"
     assert (
         why(tmp_path, job_log=failed + end.replace("train", STEPS * 3 + "train"), sacct_txt=rows).class_ == "no-failure"
     )
@@ -2008,6 +2014,11 @@ def test_nodes_that_each_wait_at_themselves(tmp_path: Path) -> None:
     both = why(tmp_path, job_log=alone * 2 + end.format(1, 0) + end.format(2, 1))
     assert "2 processes each took their own host for that of rank 0" in both.cause
     assert "own host" not in why(tmp_path, job_log=alone + end.format(1, 0)).cause
+
+
+def test_a_list_of_flags_is_no_refused_argument(tmp_path: Path) -> None:
+    end = "srun: error: n1: task 0: Exited with exit code 1\n"
+    assert why(tmp_path, job_log=f"flags:\n  flag --lr=0.1\n{STEPS}{end}").class_ != "arguments"
 
 
 def test_the_records_of_a_run_are_no_logs(tmp_path: Path) -> None:

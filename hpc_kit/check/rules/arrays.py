@@ -343,7 +343,7 @@ _FOLDERS_OF_RUNS = (
 _RUN_NAMES = ("name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
 _SAME_FOR_ALL = re.compile(
     r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|PWD"
-    r"|(?!\w*(LOCAL|NODE|JOB|TMP))(\w+_)?(HOME|WORK|SCRATCH|PROJECT|STORE))\b\}?"
+    r"|(?!\w*(LOCAL|NODE|JOB|RUN|TASK|TE?MP))(\w+_)?(HOME|WORK|SCRATCH|PROJECT|STORE))\b\}?"
 )
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 

@@ -210,6 +210,11 @@ _WRITTEN = re.compile(rf"{_SURELY_WRITTEN.pattern}|(?i:ckpt|checkpoint|log)")
 """Options of any program, and of a training, for files that it writes. Other programs may load a checkpoint."""
 
 
+_OF_RESULTS = re.compile(r"(?i)(\A|/)(out|outputs?|saved?|ckpts?|checkpoints?|logs?)(/|\Z)")
+_READS = re.compile(r"(?i)(?<![a-z])(analy|convert|eval|export|generat|infer|plot|predict|serve|test|valid)")
+"""Parts of a path with results, and names of programs that read those of others."""
+
+
 def _read_only_results(script: BatchScript) -> Iterator[Problem]:
     """Find an option for results whose folder is mounted read-only."""
     for launch in script.launch_lines:
@@ -220,7 +225,8 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
             # The innermost mount decides.
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
-            is_written = written.search(option) or _WRITTEN.search(word.text.removeprefix(folder))
+            reads = launch.file is not None and _READS.search(launch.file.text)
+            is_written = written.search(option) or (not reads and _OF_RESULTS.search(word.text.removeprefix(folder)))
             if folder in container.read_only and _RESULT.match(option) and is_written:
                 what = f"{folder} is mounted read-only, but the program writes to {word.text}"
                 given = re.compile(rf"{re.escape(folder)}/?(:ro|,.*\b(ro|readonly))\b")

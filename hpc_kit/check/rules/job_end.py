@@ -324,6 +324,15 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 _WAIT_FOR_EACH = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
 
 
+def _continues_blindly(script: BatchScript, wait: TracedCommand, later: LaunchLine) -> bool:
+    """Tell whether a next training follows a `wait`, and no other command can notice a failure before it."""
+    before = script.commands_before(wait)
+    between = [step for step in script.commands_after(wait) if script.is_before(step, later.command)]
+    checks = any(program_of(step.syntax) not in _PRINTS for step in between if step is not later.command)
+    handled = any(step.name in {"kill", "scancel"} or step.texts[:1] == ["wait"] != step.texts for step in before)
+    return not (checks or handled or wait.is_conditional or later.command.in_background)
+
+
 def _unread_waits(script: BatchScript) -> Iterator[Problem]:
     """Find a `wait` without a process id whose status the script reads: it is always 0."""
     started = [launch for launch in script.launch_lines if launch.command.in_background]
@@ -332,9 +341,10 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
         if step.name != "wait" or len(step.words) > 1:
             continue
         later = [launch for launch in script.launch_lines if launch.is_training and launch.line > step.line]
-        if trains and step.errexit and later and not step.is_conditional and not later[0].command.in_background:
+        if trains and step.errexit and later and _continues_blindly(script, step, later[0]):
             what = "wait without a process id always returns 0: after a failure, set -e does not end the script here"
-            yield Problem(step, what, _WAIT_FOR_EACH, (started[0].line, later[0].line))
+            # The next training may need nothing of the first ones.
+            yield Problem(step, what, _WAIT_FOR_EACH, (started[0].line, later[0].line), certain=False)
             return
         reads = any(each.reads("?") for each in script.commands_after(step)[:1])
         # A command behind the next `||` or `&&` may do more than print or succeed.

@@ -139,6 +139,8 @@ def _extremes(text: str) -> tuple[int, int] | None:
     """Return the smallest and largest value of a port; None if it contains something unknown."""
     if last := re.fullmatch(r"\$\{\w+: ?-(\d)\}", text):
         return 0, 10 ** int(last[1]) - 1
+    if "#" in text:
+        return None  # 10#$NAME
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
     names = re.findall(r"[A-Za-z_]\w*", source)
     # Bounds ignore that both are the same number: $((ID - ID / 100 * 100)) is less than 100.

@@ -120,7 +120,8 @@ def _shows_output(step: TracedCommand) -> bool:
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
-    named = next(filter(is_secret_name, re.findall(r"\b[A-Z][A-Z0-9_]+\b", script.text)), None)
+    upper = re.findall(r"\b[A-Z][A-Z0-9_]+\b", script.text)
+    named = next((name for name in upper if is_secret_name(name) and name not in script.assigned), None)
     for step in [step for step in script.batch_commands if "xtrace" in step.options]:
         if named and step.name in {"source", "."} and re.search(r"(\A|/)[\w-]*\.env\Z", "".join(step.texts[1:2])):
             what = f"set -x prints the lines of {step.texts[1]} into the log, such as that of {named}"

@@ -117,9 +117,11 @@ def _missing_components(script: BatchScript) -> Iterator[Problem]:
     """Find a component that a heterogeneous job does not have. srun may name several steps, with `:` between them."""
     count = len(script.components)
     for step in script.commands if script.is_heterogeneous else ():
+        in_options = False
         for word in step.words if step.name == "srun" else ():
+            in_options = word.text in {"srun", ":"} or (in_options and word.text.startswith("-"))
             given = re.match(r"--het-group=(?:\d+-)?(\d+)\Z", word.text)
-            if given is not None and int(given[1]) >= count:
+            if in_options and given is not None and int(given[1]) >= count:
                 what = f"the job has the components 0 to {count - 1}, and no component {given[1]}"
                 yield Problem(word, what, f"write --het-group={int(given[1]) - 1}", (step.line,))
                 return
@@ -237,8 +239,15 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
 def _trains_alone(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a program of Hugging Face gets no rank: nothing sets one, nor another variable of torch for it."""
     is_plain = launch.program.kind == "python" and launch.agent is None and launch.file is not None
-    sets_none = not script.sources_files and not re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID", script.code)
-    return is_plain and sets_none and launch.trains_with_hugging_face
+    sets_none = not script.sources_files and not re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID|prolog", script.code)
+    # Programs for TensorFlow and JAX have --do_train, too, and a second program is started by the first.
+    words = launch.program.texts
+    return (
+        is_plain
+        and sets_none
+        and any(re.match(r"--(per_device_train|save_(strategy|total_limit))", text) for text in words)
+        and sum(text.endswith(".py") for text in words) < 2
+    )
 
 
 _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")

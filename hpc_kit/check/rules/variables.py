@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin
@@ -241,8 +241,11 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
             what = f"the shell expands {resolver[0]}, which is meant for Hydra"
             yield Problem(part.origin, what, "use single quotes", (step.line,))
     for launch in script.training:
-        for word in launch.inner_command.syntax.words:
-            if shards := _SHARDS.search(word.raw):
+        words = launch.inner_command.syntax.words
+        for before, word in pairwise(words):
+            # Several files are the arguments of a program, or the values of one option.
+            several = "=" not in word.raw and not re.match(r"-.*(?<!s)\Z", before.raw)
+            if not several and (shards := _SHARDS.search(word.raw)):
                 what = f"the shell expands {shards[0]} into many arguments, and WebDataset reads one pattern"
                 yield Problem(word, what, "use quotes", (launch.line,), certain=False)
 
@@ -251,8 +254,8 @@ _SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z
 """A pattern of WebDataset, which has leading zeros, without quotes."""
 
 
-_INNER_QUOTES = re.compile(r"""\A".*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
-"""A value in double quotes with quoted words inside."""
+_INNER_QUOTES = re.compile(r"""\A"(?!.*(?:\$\(|`)).*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
+"""A value in double quotes with quoted words inside. Quotes in a command substitution are those of its command."""
 
 _CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
 
@@ -281,7 +284,8 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         # `${KEY}` may be an interpolation of the program itself, unless the variable is a folder.
         paths = {each.name for each in script.assignments if re.match(r"[/~$]", each.value.text)}
         if script.resolve(output.raw).strip("\"'").endswith(".json"):
-            paths |= script.assigned  # programs read no variables in JSON
+            # Few programs read variables in JSON, and none reads those that it does not get.
+            paths |= script.assigned - {each.name for each in script.exported_assignments}
         names += [name for name in re.findall(r"\$\{(\w+)\}", text) if name in paths and f"{name}:" not in text]
         name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:
@@ -309,7 +313,8 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
         for word in words:
             name = match[1] if (match := re.fullmatch(r"\$\{?(\w+)\}?", word.raw)) else ""
             given = next((each for each in written if each.name == name and _INNER_QUOTES.search(each.value.raw)), None)
-            if given is not None:
+            # A later assignment may replace the value.
+            if given is not None and re.search("[\"']", "".join(launch.inner_command.texts)):
                 what = f"the quotes in the value of ${name} stay: the program gets each word between them by itself"
                 remedy = f'write an array: {name}=(--option "two words"), and "${{{name}[@]}}"'
                 yield Problem(word, what, remedy, (given.value.line,))

@@ -84,6 +84,9 @@ _DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
 _LINES_OF_END = 20
 """Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
 
+_LINES_OF_SCRIPT = 3
+"""Lines below them that are still those of the script, and not of a second try."""
+
 _PIPE = re.compile(r"(?m)^[^#\n]*[^|\n]\|&? *(?:tee|ts|sed|grep|awk|cat|stdbuf)\b")
 """The exit status of a pipe is that of its last command."""
 
@@ -314,8 +317,10 @@ class Attempt:
         if not re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body):
             return False
         failed = [end for end in self.ends if end.reporter == "srun" and end.has_failed and end.line.file == line.file]
-        before = {rank for end in failed for rank in end.ranks if 0 < line.number - end.line.number <= _LINES_OF_END}
-        if self.evidence.ranks and before >= self.evidence.ranks:
+        failed = [end for end in failed if 0 < line.number - end.line.number <= _LINES_OF_END]
+        before = {rank for end in failed for rank in end.ranks}
+        is_near = line.rank is None and any(line.number - end.line.number <= _LINES_OF_SCRIPT for end in failed)
+        if is_near and self.evidence.ranks and before >= self.evidence.ranks:
             return False  # all ranks had failed
         # A number in the line mostly comes from a variable: compare the words before it with the script.
         words = re.escape(re.split(r"\d", line.body.strip())[0].strip() or line.body)

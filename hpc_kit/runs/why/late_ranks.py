@@ -197,8 +197,9 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     if timed_out and (found := _finished_early(attempt, reporting)):
         return found
     absent = find_ranks_without_log(attempt)
-    # The highest rank shows that there are all ranks below it.
-    world = max(evidence.world, max(evidence.ranks, default=-1) + 1)
+    # The highest rank shows that there are all ranks below it. Of half of them, the log may not be among the files.
+    highest = max(evidence.ranks, default=-1) + 1
+    world = max(evidence.world, highest if len(evidence.ranks) * 2 > highest else 0)
     known = evidence.ranks | {*absent, *range(world if world <= MAX_RANKS else 0)}
     # srun also ends ranks that report nothing. If only one is silent, the remaining ranks lost that one.
     if timed_out or len(known - reporting) > 1:
