@@ -10,7 +10,6 @@ from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
-from hpc_kit.check.rules.variables import sets
 
 _MODULES = frozenset({"ml", "module"})
 
@@ -46,18 +45,20 @@ def _read_in_pipe(script: BatchScript) -> Iterator[Problem]:
         if step.name not in {"read", "mapfile", "readarray"} or not step.position.pipeline_index or step.compounds:
             continue
         names = [text for text in step.texts[1:] if re.fullmatch(r"[A-Za-z_]\w*", text)]
-        later = [line for number, line in script.code_lines if number > step.line]
-        name = next((name for name in names if _is_used(name, later)), None)
+        name = next((name for name in names if _is_used(name, script.commands_after(step))), None)
         if name is not None:
             what = f"the pipe ends the effect of {step.name}: {name} stays as it was"
             yield Problem(step, what, f"write {step.name} ... < <(COMMAND)", certain=True)
 
 
-def _is_used(name: str, lines: list[str]) -> bool:
-    """Tell whether lines use a variable before one of them sets it."""
-    uses = re.compile(rf"\$\{{?{name}\b|\bexport\b.*\b{name}\b(?!=)")
-    line = next((line for line in lines if uses.search(line) or sets(name).search(line)), "")
-    return sets(name).search(line) is None and bool(line)
+def _is_used(name: str, steps: list[TracedCommand]) -> bool:
+    """Tell whether commands use a variable before one of them sets it."""
+    for step in steps:
+        if step.reads(name) or (step.name == "export" and name in step.texts):
+            return True
+        if (step.name == "read" and name in step.texts) or any(each.name == name for each in step.written_assignments):
+            return False
+    return False
 
 
 @rule("KIT125", "warning")

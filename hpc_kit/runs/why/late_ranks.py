@@ -226,7 +226,7 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     if rank in batches and batches[rank] < min((batches.get(each, 0) for each in reporting), default=0):
         return _event(attempt, "uneven-inputs", line, rank)
     found = _event(attempt, "late-rank" if timed_out else "rank-vanished", line, rank)
-    found.is_hint = last is None  # its log may not be among the files
+    found.is_hint = last is None or len(silent) > 1  # its log may not be among the files, and another may be late
     return found
 
 

@@ -579,7 +579,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         host = found["host"] or found["host2"] or found["host3"] or host
     if rank is None and (found := _RANK_IN_TEXT.search(body)):
         rank = int(next(filter(None, found.groups())))
-    if rank is None and local:  # on another node than the first one, this is not the rank
+    if rank is None and local:  # it is the rank on the first node only
         rank = int(local)
     return Line(log.name, number, text, body, rank, host, time)
 
