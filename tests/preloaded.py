@@ -147,9 +147,9 @@ def _set_up(environ: dict[str, str], folder: str, files: list[str]) -> None:
     os.environ.update(environ)
     tempfile.tempdir = None  # depends on TMPDIR
     os.chdir(folder)
-    for number, file in enumerate([os.devnull, *files]):
+    for descriptor, file in enumerate([os.devnull, *files]):
         opened = os.open(file, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
-        os.dup2(opened, number)
+        os.dup2(opened, descriptor)
         os.close(opened)
     sys.path[:1] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
 
