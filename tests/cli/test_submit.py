@@ -102,7 +102,8 @@ def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: 
     assert done.returncode == 5, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert {f"1_{index}     I am {index}" for index in range(3)} <= {*lines}
-    assert "failed  1_2, rank 0 on 127.0.0.1 ended with exit code 5, and no line shows why" in lines
+    failed = "failed  1_2, rank 0 on 127.0.0.1 ended with exit code 5, and no line shows why; its last line: I am 2"
+    assert failed in lines
     assert "ended   2 of 3 elements completed" in lines
     assert "logs    runs/bash/1_*/rank-*.log, runs/bash/1_*.log" in lines
     told = kit("logs", "1").stdout.splitlines()
