@@ -27,10 +27,16 @@ pytestmark = pytest.mark.timeout(400)
 QUICK = {"torchrun in a standalone script: kill -9 of a rank"}
 """A fault of both Slurms that depends on how the real one ends the processes of a step."""
 
-KINDS = [
-    pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (kind in ANYWHERE and kind.name not in QUICK))
-    for kind in REAL
-]
+LIMITED_SECONDS = 1800
+"""Time for a trial whose time limit follows the speed of the machine. A trial without progress ends earlier."""
+
+
+def marks(kind: Kind) -> list[pytest.MarkDecorator]:
+    slow = kind in ANYWHERE and kind.name not in QUICK
+    return [pytest.mark.slow] * slow + [pytest.mark.timeout(LIMITED_SECONDS)] * kind.limited
+
+
+KINDS = [pytest.param(kind, id=kind.name, marks=marks(kind)) for kind in REAL]
 
 
 @pytest.fixture
