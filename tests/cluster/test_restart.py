@@ -28,7 +28,7 @@ QUICK = {"torchrun in a standalone script: kill -9 of a rank"}
 """A fault of both Slurms that depends on how the real one ends the processes of a step."""
 
 LIMITED_SECONDS = 1800
-"""Time for a trial whose time limit follows the speed of the machine. A trial that does not advance ends earlier."""
+"""Time for a trial whose time limit follows the speed of the machine. A trial without progress ends earlier."""
 
 
 def marks(kind: Kind) -> list[pytest.MarkDecorator]:
