@@ -40,8 +40,8 @@ MOST_MESSAGES = 8
 FAST_MESSAGE_SECONDS, SLOW_MESSAGE_SECONDS = 0.05, 0.2
 """After a faster message, the next one is larger; a slower one is the last.
 
-On busy processors, a small message may take tens of milliseconds. Its size must grow all the same: otherwise the rate
-would be that of the delay, and not that of the network.
+On busy processors, even a small message may take tens of milliseconds. If the messages stayed small, this delay would
+determine the rate, and not the network.
 """
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 

@@ -237,7 +237,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
 
 
 def _trains_alone(script: BatchScript, launch: LaunchLine) -> bool:
-    """Tell whether a program of Hugging Face gets no rank: nothing sets one, nor another variable of torch for it."""
+    """Tell whether a program of Hugging Face gets no rank, because no line sets torch's variables."""
     is_plain = launch.program.kind == "python" and launch.agent is None and launch.file is not None
     sets_none = not script.sources_files and not re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID|prolog", script.code)
     # Programs for TensorFlow and JAX have --do_train, too, and a second program is started by the first.

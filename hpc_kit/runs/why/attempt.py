@@ -85,7 +85,7 @@ _LINES_OF_END = 20
 """Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
 
 _LINES_OF_SCRIPT = 3
-"""Lines below them that are still those of the script, and not of a second try."""
+"""Lines below srun's report of the end that the script prints. Further ones are those of a second try."""
 
 _PIPE = re.compile(r"(?m)^[^#\n]*[^|\n]\|&? *(?:tee|ts|sed|grep|awk|cat|stdbuf)\b")
 """The exit status of a pipe is that of its last command."""
