@@ -84,7 +84,7 @@ _OUTDATED = re.compile(
 _REASON = re.compile(
     r"(?i)\b(because|since|so that|otherwise|on purpose|deliberate(ly)?|intention(al|ally|ed)?|by design|workaround"
     r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|node|partition|site)|for (this|our) group"
-    r"|admins?|administrators?|policy|prolog|reserved)\b"
+    r"|admins?|administrators?|policy|prolog|reserved|harmless|without harm|best effort|may (die|fail))\b"
 )
 """Words of a comment that names a reason."""
 
@@ -465,6 +465,15 @@ class BatchScript:
         exports = [step for step in self.commands if step.name in {"declare", "export"}]
         names = {text for step in exports for text in step.texts[1:] if text.isidentifier()}
         return [each for each in self.assignments if each.is_exported or each.name in names]
+
+    def length_of(self, name: str) -> int | None:
+        """Return the number of elements of a list that the script sets once, each element as one plain word."""
+        values = [each for each in self.written_assignments if each.name == name]
+        elements = values[0].value.elements if len(values) == 1 and not values[0].append else None
+        plain = elements is not None and all(
+            re.fullmatch(r"[\w.:/+-]+|\"[^$`\"]*\"|'[^']*'", each.raw) for each in elements
+        )
+        return len(elements) if elements is not None and plain else None
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""

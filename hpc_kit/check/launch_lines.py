@@ -175,6 +175,9 @@ def _split_assignment(text: ExpandedText) -> tuple[str, ExpandedText] | None:
 
 
 def _wrapper(words: Words) -> Split:
+    # `command -v mpirun` only looks for the program.
+    if _name(words) == "command" and words[1:] and words[1].text in {"-v", "-V"}:
+        return _program(words)
     options = WRAPPERS[_name(words)]
     index = _index_after_options(words, options.valued) + options.positional
     variables = []
@@ -438,8 +441,8 @@ _CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
-_OF_TRAINER = re.compile(r"--(do[-_]train|per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
-"""Options that Hugging Face's TrainingArguments have."""
+_OF_TRAINER = re.compile(r"--(per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
+"""Options of Hugging Face's TrainingArguments. Programs for TensorFlow and JAX have --do_train, too."""
 
 
 class LaunchLine(NamedTuple):

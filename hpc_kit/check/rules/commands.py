@@ -10,8 +10,8 @@ from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine, is_known_program
-from hpc_kit.check.programs import HELPER_PROGRAMS
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, is_known_program
+from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
 from hpc_kit.check.rules.steps import never_ends
@@ -272,13 +272,13 @@ _STARTERS = re.compile(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|pyth
 
 @rule("KIT423")
 def unreachable_training(script: BatchScript) -> Iterator[Problem]:
-    """The job ends before its training, or only prints the command.
+    """The job ends before its training or before its last commands, or only prints the command.
 
     An `exit` without a condition, or an `echo` in front of the launch line, is often left behind from a test. The job
-    ends within seconds, as COMPLETED.
+    ends within seconds, as COMPLETED. `exec srun ...` replaces the shell: a copy of the results below it never runs.
 
-    Fix: remove the `exit`, or the `echo`.
-    Documented: bash(1), exit.
+    Fix: remove the `exit`, the `exec` or the `echo`.
+    Documented: bash(1), exit and exec.
     """
     # The trainings at the top level, and in functions that the script calls.
     calls = {step.name for step in script.commands}
@@ -294,12 +294,18 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
         # A branch, a loop, `&&` or `||` is a condition.
         if step.compounds or step.position.is_chained:
             continue
-        later = next((each for each in reached if each.line > step.line), None)
-        if later is not None and step.syntax.output is None:
-            what = f"the script ends here: line {later.line} never runs"
-            yield Problem(step, what, f"remove {step.name}", (later.line,))
+        lines = [each.line for each in reached if each.line > step.line]
+        lines += [each.line for each in script.commands_after(step) if _finishes(each)]
+        if lines and (step.name == "exec" or step.syntax.output is None):
+            what = f"the script ends here: line {lines[0]} never runs"
+            yield Problem(step, what, f"remove {step.name}", (lines[0],))
             return
     yield from _only_printed(script)
+
+
+def _finishes(step: TracedCommand) -> bool:
+    """Tell whether a command does work that belongs to the end of a job: a copy, or the next job."""
+    return step.name in COPIES | {"sbatch"} and not step.around("function") and not step.in_task
 
 
 def _only_printed(script: BatchScript) -> Iterator[Problem]:
@@ -432,15 +438,19 @@ _PARSED = re.compile(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
 
 @rule("KIT429")
 def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
-    """A dependency on the message of sbatch instead of a job id.
+    """A dependency on the message of sbatch instead of a job id, or one that does not order the jobs.
 
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
+    `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
+    `sbatch --wait` of a job that waits for the end of this one never returns.
 
-    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs.
-    Documented: sbatch(1), --parsable and --dependency.
+    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs; one name for
+    all jobs of a chain.
+    Documented: sbatch(1), --parsable, --wait and --dependency.
     """
     yield from _malformed_dependency(script)
+    yield from _useless_dependency(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
         return
@@ -480,6 +490,27 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
             except DirectiveError:
                 what = f"sbatch refuses this dependency: {text}"
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
+
+
+_NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
+
+
+def _useless_dependency(script: BatchScript) -> Iterator[Problem]:
+    """Find `singleton` for the jobs of a loop with different names, and a job that waits for its own end."""
+    for step in script.batch_commands:
+        codes = [step.written, *(part.text.strip() for part in step.substitutions)]
+        code = next((code for code in codes if code.startswith("sbatch ")), "")
+        given, name, loop = _DEPENDENCY.search(code), _NAME_OF_JOB.search(code), step.around(*LOOPS)
+        if given is None:
+            continue
+        waits = re.search(r"\s(-W|--wait)\s", code) and not step.in_background
+        if waits and re.match(r"[\"']?after(any|ok|notok):[\"']?\$\{?SLURM_JOB_?ID\b", given[1]):
+            what = "sbatch --wait waits for a job that waits for the end of this one"
+            yield Problem(step, what, "remove --wait, or the dependency", (step.line,))
+        changing = script.changed_in(loop) if loop is not None and name is not None else set()
+        if name and given[1].strip("\"'") == "singleton" and changing & set(re.findall(r"\$\{?(\w+)", name[1])):
+            what = f"singleton waits for jobs of the same name, but each has its own, {name[1]}: all run side by side"
+            yield Problem(step, what, "give all jobs of the chain one name", (step.line,), certain=False)
 
 
 def _submits(script: BatchScript, code: str) -> bool:

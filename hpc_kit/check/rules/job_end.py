@@ -17,9 +17,10 @@ from hpc_kit.check.bash_syntax import (
     simple_commands,
 )
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
+from hpc_kit.check.command_trace import DECLARING, BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
+from hpc_kit.check.programs import COPIES
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
 
@@ -152,6 +153,8 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     """Return the command whose status becomes the status of the script; None if it may be the training."""
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
+    # `set +x` ends many templates of NVIDIA, for jobs of which nothing reads the status.
+    followers = followers[:-1] if followers and followers[-1].name == "set" else followers
     # A bare `exit` returns the status of the command before it, which is the training.
     return None if not followers or followers[0].texts == ["exit"] else followers[-1]
 
@@ -228,7 +231,10 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
         name = program_of(place.chain.pipelines[1].commands[-1])
-        if name in _PRINTS:
+        # Independent workers, of which one may fail.
+        srun = launch.stage("srun")
+        kept = srun is not None and srun.number("kill-on-bad-exit") == 0
+        if name in _PRINTS and not kept and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
@@ -291,13 +297,18 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 
     `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
     launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
-    but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end.
+    but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end. A
+    loop behind a pipe is a subshell: the `wait` of the script does not know the processes that the loop starts.
 
-    Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
+    Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status. Instead of
+    a pipe, `while read ...; do ... & done < <(COMMAND)`.
     Documented: bash(1), wait.
     """
-    flow = trace_exit_status(script)
     yield from _detached(script)
+    if lost := list(_children_of_pipe(script)):
+        yield from lost
+        return
+    flow = trace_exit_status(script)
     yield from _unread_waits(script)
     yield from _unfinished_copies(script)
     if flow is not None and not flow.background:
@@ -319,6 +330,22 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
         yield Problem(wait, what, remedy, (flow.launch.line,), certain=flow.is_relied_on or flow.is_read)
+
+
+def _children_of_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find programs that a loop at the end of a pipe starts in the background, and a `wait` behind the pipe."""
+    for step in script.batch_commands if "lastpipe" not in script.code else ():
+        places = list(step.position.outward())
+        # The statement in the background is inside of the pipe.
+        started = next((index for index, place in enumerate(places) if place.statement.background), len(places))
+        pipe = next((place for place in places[started + 1 :] if place.pipeline_index), None)
+        wait = next((each for each in script.commands_after(step) if each.name == "wait"), None) if pipe else None
+        if pipe is None or wait is None or any(place.pipeline is pipe.pipeline for place in wait.position.outward()):
+            continue
+        what = f"the loop behind the pipe is a subshell: the wait in line {wait.line} does not know its processes"
+        remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
+        yield Problem(Origin(pipe.statement.line), what, remedy, (step.line, wait.line))
+        return
 
 
 _WAIT_FOR_EACH = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
@@ -356,15 +383,12 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
-
-
 def _unfinished_copies(script: BatchScript) -> Iterator[Problem]:
     """Find a copy in the background that nothing waits for before the end of the job."""
     if any(re.search(r"\bwait\b", step.trap_code) for step in script.batch_commands):
         return
     for step in script.batch_commands:
-        if step.name not in _COPIES or not step.in_background or step.around(*LOOPS):
+        if step.name not in COPIES or not step.in_background or step.around(*LOOPS):
             continue
         after = [each for each in script.commands_after(step) if not each.around("function")]
         if not any(map(_waits, after)) and all(_is_short(each) or each.name == "exit" for each in after):
@@ -381,7 +405,8 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     # `pid=$!` in a loop keeps the last process id alone.
     if match and loop and not wait.is_inside(loop):
         name = match[1]
-        last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
+        inside = [step for step in flow.followers if step.is_inside(loop)]
+        last = [each for step in inside for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name and not each.append and each.value.elements is None for each in last):
             what = f"${name} is the last process of the loop: the job ends with it, and ends the remaining ones"
             yield Problem(wait, what, f'collect all: {name}s+=("$!"), and wait for each', (flow.launch.line,))
@@ -492,7 +517,7 @@ def _mirrored_over_project(script: BatchScript) -> Iterator[Problem]:
 
 def _copied_paths(step: TracedCommand) -> set[str]:
     """Return the sources of a copy as they are written; members of an archive also behind the folder of `tar -C`."""
-    if step.name not in _COPIES:
+    if step.name not in COPIES:
         return set()
     words = [_path_of(word) for word in step.syntax.words[1:]]
     paths = [word for word in words if not word.startswith("-")]
@@ -550,12 +575,19 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     """`$?` is read after another command.
 
     `$?` is the status of the command just before it. After an `echo` or a `date`, it is theirs, which is 0: a failed
-    training is a COMPLETED job. PIPESTATUS is replaced by the next command, too. After `set -e`, a failure ends the
-    script before the line that reads `$?`: a requeue that depends on the status never happens.
+    training is a COMPLETED job. `local` and `export` have a status of their own, too: after `local out=$(convert)`, a
+    test of `$?` never sees a failure of `convert`. PIPESTATUS is replaced by the next command. After `set -e`, a
+    failure ends the script before the line that reads `$?`: a requeue that depends on the status never happens.
 
-    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`.
+    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`; `local out;
+    out=$(convert)` in two commands.
     Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
+    yield from _late_status_of_training(script)
+    yield from _status_of_builtin(script)
+
+
+def _late_status_of_training(script: BatchScript) -> Iterator[Problem]:
     flow = trace_exit_status(script)
     if flow is not None and flow.piped_at is not None:
         yield from _late_status_of_pipe(flow)
@@ -577,6 +609,45 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
             what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
             yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
         return
+
+
+def _status_of_builtin(script: BatchScript) -> Iterator[Problem]:
+    """Find a `$?` that a message, or the declaration of a variable, has replaced with its own 0."""
+    for step in script.commands:
+        before = _command_before(step) if step.reads("?") and step.name not in _PRINTS else None
+        name = program_of(before) if before is not None else None
+        if before is None or name is None:
+            continue
+        declares = name in DECLARING and any(part.kind == "command" for part in before.parts)
+        # After set -e, a status other than 0 has ended the script before the message.
+        # A test behind `echo ... > FILE` is for the file.
+        prints = name in {"echo", "printf"} and before.output is None and before.appended is None
+        if declares or (prints and not step.errexit):
+            what = f"$? is the status of '{name}' in line {before.line}, which is always 0"
+            remedy = "write NAME=$(...) without it" if declares else f"write status=$? above the {name}"
+            yield Problem(step, what, remedy, (before.line,))
+
+
+def _command_before(step: TracedCommand) -> SimpleCommand | None:
+    """Return the command that the shell runs just before another one in any case; None if it is no simple one."""
+    place: BlockPosition | None = step.position
+    while place is not None and place.role == "condition" and place.block[0] is place.statement:
+        if (
+            place.chain_index
+            or place.kind != "if"
+            or place.compound is None
+            or place.compound.bodies[0][1] != place.block
+        ):
+            return None
+        place = place.parent
+    if place is None or place.chain_index or place.pipeline_index:
+        return None
+    index = next(number for number, each in enumerate(place.block) if each is place.statement)
+    before = place.block[index - 1] if index else None
+    if before is None or before.background or len(before.chain.pipelines) > 1:
+        return None
+    command = before.chain.pipelines[0].commands[-1]
+    return command if isinstance(command, SimpleCommand) else None
 
 
 def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -676,12 +747,14 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
 
     An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
     first count ends the script, after the first step of a loop. `read -d ''` reads to the end of its input, and returns
-    1 there. `n=$(grep -c PATTERN FILE)` returns 1 if the count is 0 (a warning).
+    1 there. `n=$(grep -c PATTERN FILE)` returns 1 if the count is 0 (a warning). With pipefail, `last=$(ls *.pt | tail
+    -n 1)` fails at the first start, when there is no file yet.
 
     Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
     Documented: bash(1), Compound Commands, read and set -e; grep(1), Exit Status.
     """
     yield from _count_of_grep(script)
+    yield from _nothing_found(script)
     for step in script.batch_commands:
         whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
         # A list of `find -print0` or in /proc has the end that `read -d ''` looks for.
@@ -716,3 +789,30 @@ def _count_of_grep(script: BatchScript) -> Iterator[Problem]:
             if re.fullmatch(r"\s*grep\s(?:-\S+\s+)*?(?:-\w*c\w*|--count)\s[^|;&]*", part.text):
                 what = "grep -c returns 1 if no line matches, and set -e ends the script without a message"
                 yield Problem(part.origin, what, "write || true behind grep", (step.options["errexit"],), certain=False)
+
+
+def _nothing_found(script: BatchScript) -> Iterator[Problem]:
+    """Find `last=$(ls *.pt | tail -n 1)` in a script that allows for an empty value, but ends if there is no file."""
+    for step in script.batch_commands if "nullglob" not in script.code else ():
+        if step.words or not step.errexit or step.position.is_chained or step.in_condition():
+            continue
+        for each in step.syntax.assignments:
+            part = each.value.parts[0] if len(each.value.parts) == 1 else None
+            block = parse(part.text).block if part is not None and part.kind == "command" else ()
+            if part is None or len(block) != 1 or len(block[0].chain.pipelines) > 1:
+                continue
+            # The status of the pipe is that of its last command, and with pipefail that of any.
+            commands = block[0].chain.pipelines[0].commands
+            deciding = [command for command in commands[0 if step.pipefail else -1 :] if program_of(command) == "ls"]
+            patterns = [word for command in deciding if isinstance(command, SimpleCommand) for word in command.words]
+            is_pattern = any(
+                re.search(r"[*?]", text.text) for word in patterns for text in word.parts if not text.quoted
+            )
+            if is_pattern and _may_be_empty(script, each.name):
+                what = "ls returns 2 if there is no file yet, and set -e ends the script"
+                yield Problem(part.origin, what, "write || true behind the command", (step.options["errexit"],))
+
+
+def _may_be_empty(script: BatchScript, name: str) -> bool:
+    """Tell whether a script tests a variable that gets the name of a file."""
+    return script.tests_variable(name) or re.search(rf"-[defrs]\s+\"?\$\{{?{name}\b", script.code) is not None
