@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import groupby
@@ -15,6 +16,7 @@ from hpc_kit.check.bash_syntax import (
     Part,
     SyntaxProblem,
     SyntaxTree,
+    Word,
     parse,
     program_of,
     with_nested_parts,
@@ -87,6 +89,13 @@ _REASON = re.compile(
     r"|admins?|administrators?|policy|prolog|reserved|harmless|without harm|best effort|may (die|fail))\b"
 )
 """Words of a comment that names a reason."""
+
+
+def _is_one_word(word: Word) -> bool:
+    """Tell whether an element of a list is exactly one word: no pattern, no braces, no unquoted variable."""
+    if any(part.kind != "text" and not part.quoted for part in word.parts):
+        return False
+    return not any(part.kind == "text" and not part.quoted and re.search(r"[*?{\[]", part.text) for part in word.parts)
 
 
 class Site(NamedTuple):
@@ -466,14 +475,15 @@ class BatchScript:
         names = {text for step in exports for text in step.texts[1:] if text.isidentifier()}
         return [each for each in self.assignments if each.is_exported or each.name in names]
 
-    def length_of(self, name: str) -> int | None:
-        """Return the number of elements of a list that the script sets once, each element as one plain word."""
-        values = [each for each in self.written_assignments if each.name == name]
-        elements = values[0].value.elements if len(values) == 1 and not values[0].append else None
-        plain = elements is not None and all(
-            re.fullmatch(r"[\w.:/+-]+|\"[^$`\"]*\"|'[^']*'", each.raw) for each in elements
+    @cached_property
+    def list_lengths(self) -> dict[str, int]:
+        """The number of elements of the lists that the script sets once, each element as exactly one word."""
+        counts = Counter(each.name for each in self.written_assignments)
+        once = (
+            each for each in self.written_assignments if counts[each.name] == 1 and not (each.append or each.indexed)
         )
-        return len(elements) if elements is not None and plain else None
+        lists = ((each.name, each.value.elements) for each in once if each.value.elements is not None)
+        return {name: len(elements) for name, elements in lists if all(map(_is_one_word, elements))}
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""

@@ -280,32 +280,24 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     Fix: remove the `exit`, the `exec` or the `echo`.
     Documented: bash(1), exit and exec.
     """
-    # The trainings at the top level, and in functions that the script calls.
-    calls = {step.name for step in script.commands}
-    functions = [launch.command.around("function") for launch in script.training]
-    reached = [
-        launch
-        for launch, function in zip(script.training, functions, strict=True)
-        if function is None or function.name in calls
-    ]
+    # The trainings at the top level, and in functions that the script calls, and what belongs to the end of a job.
+    calls = {None, *(step.name for step in script.commands)}
+    functions = [(launch.line, launch.command.around("function")) for launch in script.training]
+    reached = [line for line, function in functions if (function.name if function is not None else None) in calls]
+    ends = [step for step in script.batch_commands if step.name in COPIES | {"sbatch"}]
+    reached += [step.line for step in ends if not step.around("function")]
     for step in script.batch_commands:
         if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
             continue
         # A branch, a loop, `&&` or `||` is a condition.
         if step.compounds or step.position.is_chained:
             continue
-        lines = [each.line for each in reached if each.line > step.line]
-        lines += [each.line for each in script.commands_after(step) if _finishes(each)]
-        if lines and (step.name == "exec" or step.syntax.output is None):
-            what = f"the script ends here: line {lines[0]} never runs"
-            yield Problem(step, what, f"remove {step.name}", (lines[0],))
+        later = next((line for line in reached if line > step.line), None)
+        if later is not None and (step.name == "exec" or step.syntax.output is None):
+            what = f"the script ends here: line {later} never runs"
+            yield Problem(step, what, f"remove {step.name}", (later,))
             return
     yield from _only_printed(script)
-
-
-def _finishes(step: TracedCommand) -> bool:
-    """Tell whether a command does work that belongs to the end of a job: a copy, or the next job."""
-    return step.name in COPIES | {"sbatch"} and not step.around("function") and not step.in_task
 
 
 def _only_printed(script: BatchScript) -> Iterator[Problem]:
@@ -443,14 +435,13 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
     `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
-    `sbatch --wait` of a job that waits for the end of this one never returns.
 
     Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs; one name for
     all jobs of a chain.
-    Documented: sbatch(1), --parsable, --wait and --dependency.
+    Documented: sbatch(1), --parsable and --dependency.
     """
     yield from _malformed_dependency(script)
-    yield from _useless_dependency(script)
+    yield from _unordered_jobs(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
         return
@@ -495,20 +486,17 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
 _NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
 
 
-def _useless_dependency(script: BatchScript) -> Iterator[Problem]:
-    """Find `singleton` for the jobs of a loop with different names, and a job that waits for its own end."""
+def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
+    """Find `singleton` for the jobs of a chain that each have a name of their own."""
     for step in script.batch_commands:
         codes = [step.written, *(part.text.strip() for part in step.substitutions)]
-        code = next((code for code in codes if code.startswith("sbatch ")), "")
-        given, name, loop = _DEPENDENCY.search(code), _NAME_OF_JOB.search(code), step.around(*LOOPS)
-        if given is None:
+        code = next((code for code in codes if re.match(r"sbatch\s.*\bsingleton\b", code)), "")
+        name, loop = _NAME_OF_JOB.search(code), step.around(*LOOPS)
+        if name is None or loop is None:
             continue
-        waits = re.search(r"\s(-W|--wait)\s", code) and not step.in_background
-        if waits and re.match(r"[\"']?after(any|ok|notok):[\"']?\$\{?SLURM_JOB_?ID\b", given[1]):
-            what = "sbatch --wait waits for a job that waits for the end of this one"
-            yield Problem(step, what, "remove --wait, or the dependency", (step.line,))
-        changing = script.changed_in(loop) if loop is not None and name is not None else set()
-        if name and given[1].strip("\"'") == "singleton" and changing & set(re.findall(r"\$\{?(\w+)", name[1])):
+        # Jobs with another argument each are no chain.
+        rest = _NAME_OF_JOB.sub(" ", re.sub(r"\s(?:-[oe]\s*|--(?:output|error)[= ])\S+", " ", code))
+        if script.changed_in(loop) & set(re.findall(r"\$\{?(\w+)", name[1])) - set(re.findall(r"\w+", rest)):
             what = f"singleton waits for jobs of the same name, but each has its own, {name[1]}: all run side by side"
             yield Problem(step, what, "give all jobs of the chain one name", (step.line,), certain=False)
 
@@ -549,7 +537,8 @@ def waits_for_job(script: BatchScript) -> Iterator[Problem]:
         waits = step.name == "sbatch" and not {"-W", "--wait"}.isdisjoint(step.texts)
         waits = waits or _calls(step, r"\bsbatch\b[^|;]*\s(-W|--wait)\s")
         itself = "SLURM_JOB_ID" in step.written
-        if (waits or (looks and step.in_condition("while", "until"))) and not itself and not step.in_background:
+        waits = waits or (looks and not itself and step.in_condition("while", "until"))
+        if waits and not step.in_background:
             what = "the GPUs of this job are idle until the other job has ended"
             yield Problem(step, what, "write sbatch --dependency=afterok:..., and end this job")
 

@@ -130,6 +130,9 @@ def _numbers_of(script: BatchScript, each: TracedAssignment) -> set[int]:
     around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
     loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
     if loop is not None:
+        # Not all passes of such a loop start a program.
+        if any(step.name in {"break", "continue"} for step in script.commands_in(loop)):
+            return set()
         text = ",".join(_loop_words(script, loop.words))
     return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
 
@@ -138,7 +141,7 @@ def _loop_words(script: BatchScript, words: tuple[str, ...]) -> Iterator[str]:
     """Yield the words of a `for` loop; ranges such as `{0..3}`, `$(seq 0 3)` and `${!LIST[@]}` one by one."""
     for word in words:
         listed = re.fullmatch(r"\"?\$\{!(\w+)\[@\]\}\"?", word)
-        length = script.length_of(listed[1]) if listed is not None else None
+        length = script.list_lengths.get(listed[1]) if listed is not None else None
         text = f"{{0..{length - 1}}}" if length else word
         span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", text)
         numbers = range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1) if span is not None else ()

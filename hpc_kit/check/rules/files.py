@@ -281,14 +281,9 @@ _SAME_FOR_ALL = re.compile(
 )
 
 
-def without_shared_variables(text: str) -> str:
-    """Remove the variables that are the same for all elements of an array."""
-    return _SAME_FOR_ALL.sub("", text)
-
-
 def differs_between_elements(text: str) -> bool:
     """Tell whether a path may differ between the elements of an array."""
-    return "$" in without_shared_variables(text)
+    return re.search(r"[$`]", _SAME_FOR_ALL.sub("", text)) is not None
 
 
 _OF_NODE = re.compile(r"/(tmp|dev/shm|local_?scratch|lscratch)/[^/*]")

@@ -583,71 +583,45 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     out=$(convert)` in two commands.
     Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
-    yield from _late_status_of_training(script)
-    yield from _status_of_builtin(script)
-
-
-def _late_status_of_training(script: BatchScript) -> Iterator[Problem]:
     flow = trace_exit_status(script)
     if flow is not None and flow.piped_at is not None:
         yield from _late_status_of_pipe(flow)
     if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
         yield from _status_after_errexit(flow)
-    if flow is None or flow.errexit or flow.shielded_at is not None or flow.piped_at is not None:
-        return
-    followers = list(flow.followers)
-    waits = [index for index, step in enumerate(followers) if step.name == "wait"]
-    if flow.background:
-        followers = followers[waits[-1] + 1 :] if waits else []
-    for index, step in enumerate(followers):
-        if not step.reads("?"):
-            continue
-        before = followers[index - 1] if index else None
-        branches = (place for place in step.position.outward() if place.role != "condition" or place.chain_index)
-        always = not any(place.chain_index or place.kind in {"if", "case"} for place in branches)
-        if before is not None and before.words and always and before.name != "wait":
-            what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
-            yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
-        return
-
-
-def _status_of_builtin(script: BatchScript) -> Iterator[Problem]:
-    """Find a `$?` that a message, or the declaration of a variable, has replaced with its own 0."""
     for step in script.commands:
-        before = _command_before(step) if step.reads("?") and step.name not in _PRINTS else None
-        name = program_of(before) if before is not None else None
-        if before is None or name is None:
-            continue
-        declares = name in DECLARING and any(part.kind == "command" for part in before.parts)
+        before = _commands_before(step) if step.reads("?") and step.name not in _PRINTS else []
+        first, name = (before[0], program_of(before[0])) if before and before[0] is not None else (None, None)
+        if first is not None and name in DECLARING and any(part.kind == "command" for part in first.parts):
+            what = f"$? is the status of '{name}' in line {first.line}, and not of the command in $(...)"
+            yield Problem(step, what, f"write {name} NAME, and NAME=$(...) in a line of its own", (first.line,))
         # After set -e, a status other than 0 has ended the script before the message.
-        # A test behind `echo ... > FILE` is for the file.
-        prints = name in {"echo", "printf"} and before.output is None and before.appended is None
-        if declares or (prints and not step.errexit):
-            what = f"$? is the status of '{name}' in line {before.line}, which is always 0"
-            remedy = "write NAME=$(...) without it" if declares else f"write status=$? above the {name}"
-            yield Problem(step, what, remedy, (before.line,))
+        elif first is not None and _is_message(first) and not step.errexit:
+            meant = next((each for each in before if each is None or not _is_message(each)), None)
+            if meant is not None:
+                what = f"$? is the status of '{name}' in line {first.line}, not of the command in line {meant.line}"
+                yield Problem(step, what, f"write status=$? in the line after line {meant.line}", (meant.line,))
 
 
-def _command_before(step: TracedCommand) -> SimpleCommand | None:
-    """Return the command that the shell runs just before another one in any case; None if it is no simple one."""
+def _is_message(command: SimpleCommand) -> bool:
+    """Tell whether a command prints into the log, or succeeds in any case. `echo ... > FILE` may fail."""
+    return program_of(command) in _PRINTS | {"date", "sleep"} and not (command.output or command.appended)
+
+
+def _commands_before(step: TracedCommand) -> list[SimpleCommand | None]:
+    """Return the commands before another one in its block, the nearest first; None for each that is no plain one."""
     place: BlockPosition | None = step.position
-    while place is not None and place.role == "condition" and place.block[0] is place.statement:
-        if (
-            place.chain_index
-            or place.kind != "if"
-            or place.compound is None
-            or place.compound.bodies[0][1] != place.block
-        ):
-            return None
+    # The condition of an `if` comes right behind the command before the `if`.
+    while place is not None and place.kind == "if" and place.role == "condition" and place.compound is not None:
+        if place.compound.bodies[0][1][0] is not place.statement or place.chain_index:
+            return []
         place = place.parent
     if place is None or place.chain_index or place.pipeline_index:
-        return None
-    index = next(number for number, each in enumerate(place.block) if each is place.statement)
-    before = place.block[index - 1] if index else None
-    if before is None or before.background or len(before.chain.pipelines) > 1:
-        return None
-    command = before.chain.pipelines[0].commands[-1]
-    return command if isinstance(command, SimpleCommand) else None
+        return []
+    number = next(number for number, each in enumerate(place.block) if each is place.statement)
+    plain = [not each.background and len(each.chain.pipelines) == 1 for each in place.block[:number]]
+    commands = [each.chain.pipelines[0].commands[-1] for each in place.block[:number]]
+    pairs = zip(commands, plain, strict=True)
+    return [each if isinstance(each, SimpleCommand) and known else None for each, known in pairs][::-1]
 
 
 def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -753,7 +727,6 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
     Documented: bash(1), Compound Commands, read and set -e; grep(1), Exit Status.
     """
-    yield from _count_of_grep(script)
     yield from _nothing_found(script)
     for step in script.batch_commands:
         whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
@@ -780,20 +753,9 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
             yield Problem(Origin(number), what, f"write {name}=$(({name} + 1))", (before[-1].line,), edits=edits)
 
 
-def _count_of_grep(script: BatchScript) -> Iterator[Problem]:
-    """Find `n=$(grep -c ...)`, whose status is that of grep."""
-    for step in script.batch_commands:
-        if step.words or not step.errexit or step.position.is_chained or step.in_condition():
-            continue
-        for part in step.substitutions:
-            if re.fullmatch(r"\s*grep\s(?:-\S+\s+)*?(?:-\w*c\w*|--count)\s[^|;&]*", part.text):
-                what = "grep -c returns 1 if no line matches, and set -e ends the script without a message"
-                yield Problem(part.origin, what, "write || true behind grep", (step.options["errexit"],), certain=False)
-
-
 def _nothing_found(script: BatchScript) -> Iterator[Problem]:
-    """Find `last=$(ls *.pt | tail -n 1)` in a script that allows for an empty value, but ends if there is no file."""
-    for step in script.batch_commands if "nullglob" not in script.code else ():
+    """Find `n=$(grep -c ...)` and `last=$(ls *.pt | tail -n 1)`, which fail if there is nothing to count or to list."""
+    for step in script.batch_commands:
         if step.words or not step.errexit or step.position.is_chained or step.in_condition():
             continue
         for each in step.syntax.assignments:
@@ -802,15 +764,17 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
             if part is None or len(block) != 1 or len(block[0].chain.pipelines) > 1:
                 continue
             # The status of the pipe is that of its last command, and with pipefail that of any.
-            commands = block[0].chain.pipelines[0].commands
-            deciding = [command for command in commands[0 if step.pipefail else -1 :] if program_of(command) == "ls"]
-            patterns = [word for command in deciding if isinstance(command, SimpleCommand) for word in command.words]
-            is_pattern = any(
-                re.search(r"[*?]", text.text) for word in patterns for text in word.parts if not text.quoted
-            )
-            if is_pattern and _may_be_empty(script, each.name):
-                what = "ls returns 2 if there is no file yet, and set -e ends the script"
-                yield Problem(part.origin, what, "write || true behind the command", (step.options["errexit"],))
+            for command in block[0].chain.pipelines[0].commands[0 if step.pipefail else -1 :]:
+                name = program_of(command)
+                words = command.words[1:] if isinstance(command, SimpleCommand) else ()
+                counts = name == "grep" and any(re.match(r"-\w*c|--count", word.raw) for word in words)
+                lists = name == "ls" and any(re.search(r"[*?]", word.raw) for word in words)
+                # The script itself allows for an empty value.
+                if counts or (lists and "nullglob" not in script.code and _may_be_empty(script, each.name)):
+                    fails = "grep -c returns 1 if no line matches" if counts else "ls returns 2 if there is no file yet"
+                    what = f"{fails}, and set -e ends the script without a message"
+                    remedy = f"write || true behind {name}" if counts else "write || true behind the command"
+                    yield Problem(part.origin, what, remedy, (step.options["errexit"],), certain=not counts)
 
 
 def _may_be_empty(script: BatchScript, name: str) -> bool:

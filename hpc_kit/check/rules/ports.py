@@ -16,7 +16,7 @@ from hpc_kit.check.rules.steps import calls_at_once
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.sizes import size_of_job
 
-EPHEMERAL = (32768, 60999)
+_EPHEMERAL = (32768, 60999)
 """Ports that Linux assigns to outgoing connections (net.ipv4.ip_local_port_range)."""
 _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
@@ -31,18 +31,26 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     """The rendezvous port is fixed.
 
     Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
-    other. The remains of an earlier job have the same effect. The rule finds the ports of tutorials, such as 29500, and
-    those of an array. A job that takes whole nodes is alone on them: with --exclusive or --mem=0, with four GPUs or 48
-    CPUs a node, or if it counts only nodes.
+    other. The remains of an earlier job have the same effect. The rule finds the ports of tutorials, such as 29500,
+    those of an array, and ports from 32768 to 60999, which the kernel assigns to outgoing connections. A job that takes
+    whole nodes is alone on them: with --exclusive or --mem=0, with four GPUs or 48 CPUs a node, or if it counts only
+    nodes.
 
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
-    Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
+    Documented: pytorch.org/docs/stable/distributed.html; ip(7), ip_local_port_range; NVIDIA/enroot issue 243 is one of
+    many.
     """
-    for text, port in _first_of_each(script):
+    seen: set[int] = set()
+    for text, port in _ports(script) if not _is_alone(script) else ():
+        ephemeral = _EPHEMERAL[0] <= port <= _EPHEMERAL[1]
         usual = port in _USUAL_PORTS or "array" in script.options
-        if usual and not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
+        # One fix at the first place of a port is enough.
+        if port not in seen and (usual or ephemeral):
             what = f"port {port} is fixed: two jobs on one node use the same port"
+            if ephemeral:
+                what = f"port {port} is ephemeral: Linux assigns 32768-60999 to outgoing connections"
             yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
+        seen.add(port)
 
 
 _USUAL_PORTS = {1234, 6000, 8888, 9999, 10000, 10001, 11111, 12345, 12346, 12355, 12356, 23456, 29400, 29500, 29501}
@@ -69,22 +77,6 @@ def _takes_whole_nodes(script: BatchScript) -> bool:
     return True
 
 
-@rule("KIT303", "warning")
-def ephemeral_port(script: BatchScript) -> Iterator[Problem]:
-    """The rendezvous port lies in the range of ephemeral ports.
-
-    The kernel assigns ports from 32768 to 60999 to outgoing connections. If one of them has the port when rank 0 needs
-    it, the job fails to start. The rule is silent about a job that takes whole nodes, with few other connections.
-
-    Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
-    Documented: ip(7), ip_local_port_range.
-    """
-    for text, port in _first_of_each(script):
-        if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
-            what = f"port {port} is ephemeral: Linux assigns {EPHEMERAL[0]}-{EPHEMERAL[1]} to outgoing connections"
-            yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
-
-
 _OWN_PORT = "$((10000 + SLURM_JOB_ID % 20000))"
 
 
@@ -94,15 +86,6 @@ def _own_port(script: BatchScript, text: ExpandedText, port: int) -> tuple[Edit,
     # In any other place, the two ends of a connection may both contain the number.
     bare = re.fullmatch(r"\s*(export\s+)?MASTER_PORT=", before) and text.pieces[0].origin.exact
     return (Edit(text.line, text.column, str(port), _OWN_PORT),) if bare else ()
-
-
-def _first_of_each(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:
-    """Yield the first place of each port of a job that may share its nodes: one fix there is enough."""
-    seen: set[int] = set()
-    for text, port in _ports(script) if not _is_alone(script) else ():
-        if port not in seen:
-            seen.add(port)
-            yield text, port
 
 
 def _ports(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:

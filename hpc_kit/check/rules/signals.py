@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hpc_kit.check.bash_syntax import program_of
 from hpc_kit.check.batch_script import BatchScript
@@ -340,14 +341,9 @@ _DURATION_OF_TIMEOUT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
 
 
 def _duration_of_timeout(launch: LaunchLine) -> ExpandedText | None:
-    """Return the duration of the `timeout` of a launch line."""
-    words = iter(next((stage.words[1:] for stage in launch.stages if stage.name == "timeout"), ()))
-    for word in words:
-        if not word.text.startswith("-"):
-            return word
-        if word.text in {"-s", "-k", "--signal", "--kill-after"}:
-            next(words, None)
-    return None
+    """Return the duration of the `timeout` of a launch line, the word in front of its program."""
+    pairs = ((stage, following) for stage, following in pairwise(launch.stages) if stage.name == "timeout")
+    return next((stage.words[-1 - len(following.words)] for stage, following in pairs), None)
 
 
 _OWN_LIMIT = re.compile(
