@@ -479,11 +479,11 @@ class BatchScript:
     def list_lengths(self) -> dict[str, int]:
         """The number of elements of the lists that the script sets once, each element as exactly one word."""
         counts = Counter(each.name for each in self.written_assignments)
-        once = (
-            each for each in self.written_assignments if counts[each.name] == 1 and not (each.append or each.indexed)
-        )
-        lists = ((each.name, each.value.elements) for each in once if each.value.elements is not None)
-        return {name: len(elements) for name, elements in lists if all(map(_is_one_word, elements))}
+        once = (each for each in self.written_assignments if counts[each.name] == 1)
+        lists = {each.name: each.value.elements for each in once if not (each.append or each.indexed)}
+        return {
+            name: len(words) for name, words in lists.items() if words is not None and all(map(_is_one_word, words))
+        }
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""

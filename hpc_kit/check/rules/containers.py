@@ -214,8 +214,13 @@ def _split_lists(script: BatchScript) -> Iterator[Problem]:
             given = _MOUNTS.match(word.text) or (_MOUNTS.fullmatch(f"{before.text}=") and ":" in word.text)
             if given and word.text.endswith(",") and re.match(r"[/$~]", following.text):
                 what = f"the space behind the comma ends the list: {following.text} is no mount, but the program"
-                comma = word.slice_of(len(word.text) - 1, len(word.text))
-                yield Problem(comma, what, "remove the space", (stage.line,), certain=True)
+                yield Problem(
+                    word.slice_of(len(word.text) - 1, len(word.text)),
+                    what,
+                    "remove the space",
+                    (stage.line,),
+                    certain=True,
+                )
                 return
 
 
@@ -266,14 +271,14 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
     own = [*(_made_outside(script) if container.is_isolated else ()), *container.renamed]
     home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
     hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
-    # In the code of a shell inside, the variable may have another value.
-    inside = launch.inner_command is not launch.command
-    binds_disk = inside or any(re.search(r"tmp|local|scratch|nvme|ssd|raid", each) for each in container.destinations)
+    # $TMPDIR may lie in such a folder, and has another value in the code of a shell inside.
+    binds_disk = any(re.search(r"tmp|local|scratch|nvme|ssd|raid", each) for each in container.destinations)
+    binds_disk = binds_disk or launch.inner_command is not launch.command
     for word in launch.program.words:
         path = word.text.rpartition("=")[2]
         in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
         outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
-        usual = _USUAL_FOLDER.match(path) if not container.is_isolated else _DISK.match(path) and binds_disk
+        usual = path[:1] == "$" and not in_home and binds_disk if container.is_isolated else _USUAL_FOLDER.match(path)
         if not outside or usual or (home and re.match(r"/(home|users)/", path)):
             continue
         if not container.sees(path):
@@ -323,16 +328,10 @@ _RESULT = re.compile(
 def _made_outside(script: BatchScript) -> list[str]:
     """Return the folders that the batch shell creates."""
     steps = [step for step in script.batch_commands if step.name == "mkdir"]
-    folders = [
-        text.rstrip("/") for step in steps for text in step.texts[1:] if text.startswith("/") or _DISK.match(text)
-    ]
-    return [folder for folder in folders if not re.match(r"/(tmp|dev)\b", folder)]
+    return [text.rstrip("/") for step in steps for text in step.texts[1:] if _MADE_BY_JOB.match(text)]
 
 
-_DISK = re.compile(r"\$\{?(SLURM_TMPDIR|TMPDIR|JOBFS|SNIC_TMP)\b")
-"""A folder of the node that has no fixed name: only a bind of a folder of the node itself may contain it."""
-
-
+_MADE_BY_JOB = re.compile(r"/(?!(tmp|dev)\b)|\$\{?(SLURM_TMPDIR|TMPDIR|JOBFS|SNIC_TMP)\b")
 _BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
 _USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
@@ -430,14 +429,10 @@ def _read_inside(script: BatchScript, launch: LaunchLine, container: Container) 
     behind = launch.stages[launch.stages.index(container.stage) + 1 :]
     if container.stage.words[0] not in launch.command.words or not any(stage.kind == "shell" for stage in behind):
         return ""
-    inside = {each.name for each in script.assignments if each.in_task}
-    for word in launch.command.syntax.words:
-        # The batch shell expands the other parts.
-        text = "".join(part.text if part.kind == "text" else " " for part in word.parts)
-        names = (match[1] for match in _RANK_OF_HOST.finditer(text))
-        if (name := next((name for name in names if name not in inside), None)) is not None:
-            return name
-    return ""
+    inside, words = {each.name for each in script.assignments if each.in_task}, launch.command.syntax.words
+    # The batch shell expands the other parts.
+    texts = ("".join(part.text if part.kind == "text" else " " for part in word.parts) for word in words)
+    return next((match[1] for match in _RANK_OF_HOST.finditer(" ".join(texts)) if match[1] not in inside), "")
 
 
 _RANK_OF_HOST = re.compile(r"\$\{?(SLURM_(?:NODEID|PROCID|NNODES|JOB_NUM_NODES|JOB_ID)|MASTER_ADDR|MASTER_PORT)\b")

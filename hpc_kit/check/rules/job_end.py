@@ -9,8 +9,12 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import (
+    Block,
+    Command,
+    CompoundCommand,
     Origin,
     SimpleCommand,
+    Statement,
     Word,
     parse,
     program_of,
@@ -76,7 +80,8 @@ class ExitStatusFlow(NamedTuple):
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
-    if not training or script.unread_part:
+    # After `exec`, the program is the job.
+    if not training or script.unread_part or training[-1].command.name == "exec":
         return None
     step = training[-1].command
     calls = _calls_of(script, step)
@@ -232,8 +237,7 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
             continue
         name = program_of(place.chain.pipelines[1].commands[-1])
         # Independent workers, of which one may fail.
-        srun = launch.stage("srun")
-        kept = srun is not None and srun.number("kill-on-bad-exit") == 0
+        kept = (srun := launch.stage("srun")) is not None and srun.number("kill-on-bad-exit") == 0
         if name in _PRINTS and not kept and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
@@ -584,22 +588,31 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
     flow = trace_exit_status(script)
-    if flow is not None and flow.piped_at is not None:
-        yield from _late_status_of_pipe(flow)
     if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
         yield from _status_after_errexit(flow)
     for step in script.commands:
-        before = _commands_before(step) if step.reads("?") and step.name not in _PRINTS else []
-        first, name = (before[0], program_of(before[0])) if before and before[0] is not None else (None, None)
-        if first is not None and name in DECLARING and any(part.kind == "command" for part in first.parts):
-            what = f"$? is the status of '{name}' in line {first.line}, and not of the command in $(...)"
-            yield Problem(step, what, f"write {name} NAME, and NAME=$(...) in a line of its own", (first.line,))
+        before, reader = _neighbours(step.position)
+        if reader is None:
+            continue
+        piped = bool(before) and len(before[-1].chain.pipelines[-1].commands) > 1 > step.position.pipeline_index
+        if piped and step.words and _reads(script, reader, "PIPESTATUS"):
+            what = f"PIPESTATUS is that of '{step.name}' in line {step.line}, not of the pipe"
+            remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
+            yield Problem(Origin(reader.line), what, remedy, (before[-1].line, step.line))
+        if not _reads(script, reader, "?"):
+            continue
+        what = f"$? is the status of '{step.name}' in line {step.line}"
+        if step.name in DECLARING and step.substitutions:
+            what = f"{what}, and not of the command in $(...)"
+            remedy = f"write {step.name} NAME, and NAME=$(...) in a line of its own"
+            yield Problem(Origin(reader.line), what, remedy, (step.line,))
         # After set -e, a status other than 0 has ended the script before the message.
-        elif first is not None and _is_message(first) and not step.errexit:
-            meant = next((each for each in before if each is None or not _is_message(each)), None)
-            if meant is not None:
-                what = f"$? is the status of '{name}' in line {first.line}, not of the command in line {meant.line}"
-                yield Problem(step, what, f"write status=$? in the line after line {meant.line}", (meant.line,))
+        elif _is_message(step.syntax) and not step.errexit:
+            earlier = (each for each in map(_plain_command, reversed(before)) if not each or not _is_message(each))
+            if (meant := next(earlier, None)) is not None:
+                what = f"{what}, not of the command in line {meant.line}"
+                remedy = f"write status=$? in the line after line {meant.line}"
+                yield Problem(Origin(reader.line), what, remedy, (meant.line, step.line))
 
 
 def _is_message(command: SimpleCommand) -> bool:
@@ -607,35 +620,31 @@ def _is_message(command: SimpleCommand) -> bool:
     return program_of(command) in _PRINTS | {"date", "sleep"} and not (command.output or command.appended)
 
 
-def _commands_before(step: TracedCommand) -> list[SimpleCommand | None]:
-    """Return the commands before another one in its block, the nearest first; None for each that is no plain one."""
-    place: BlockPosition | None = step.position
-    # The condition of an `if` comes right behind the command before the `if`.
-    while place is not None and place.kind == "if" and place.role == "condition" and place.compound is not None:
-        if place.compound.bodies[0][1][0] is not place.statement or place.chain_index:
-            return []
-        place = place.parent
-    if place is None or place.chain_index or place.pipeline_index:
-        return []
+def _plain_command(statement: Statement) -> SimpleCommand | None:
+    """Return the command that gives a statement its status; None if it depends on `&&`, `||` or a block."""
+    command = statement.chain.pipelines[0].commands[-1]
+    plain = len(statement.chain.pipelines) == 1 and not statement.background
+    return command if plain and isinstance(command, SimpleCommand) else None
+
+
+def _neighbours(place: BlockPosition) -> tuple[Block, Command | None]:
+    """Return the statements before a plain command, and the command right after it, also the condition of an `if`."""
     number = next(number for number, each in enumerate(place.block) if each is place.statement)
-    plain = [not each.background and len(each.chain.pipelines) == 1 for each in place.block[:number]]
-    commands = [each.chain.pipelines[0].commands[-1] for each in place.block[:number]]
-    pairs = zip(commands, plain, strict=True)
-    return [each if isinstance(each, SimpleCommand) and known else None for each, known in pairs][::-1]
+    following = place.block[number + 1 : number + 2] if _plain_command(place.statement) and not place.piped_to else ()
+    command = following[0].chain.pipelines[0].commands[0] if following else None
+    while isinstance(command, CompoundCommand) and command.kind == "if":
+        command = command.bodies[0][1][0].chain.pipelines[0].commands[0]
+    return place.block[:number], command
 
 
-def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
-    """Find PIPESTATUS behind another command than the pipe of the training."""
-    reads = (any(part.text == "PIPESTATUS" for part in step.syntax.parts) for step in flow.followers)
-    # Number 0 is right behind the pipe, where PIPESTATUS belongs to it.
-    number = next((number for number, reading in enumerate(reads) if reading), 0)
-    before, step = flow.followers[number - 1 : number + 1] if number else (None, None)
-    if before is None or step is None or step.is_conditional or step.in_condition():
-        return
-    # Another pipe has a PIPESTATUS of its own.
-    if before.words and len(before.position.pipeline.commands) == 1:
-        what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
-        yield Problem(step, what, "write status=${PIPESTATUS[0]} in the line after the pipe", (flow.launch.line,))
+def _reads(script: BatchScript, command: Command, name: str) -> bool:
+    """Tell whether a command, `[[ ... ]]` or `((...))` uses a variable such as `$?` for more than a message."""
+    if isinstance(command, CompoundCommand):
+        return (
+            command.kind in {"test", "arithmetic"}
+            and re.search(rf"\$\{{?{re.escape(name)}", script.lines[command.line - 1]) is not None
+        )
+    return program_of(command) not in _PRINTS and any(part.text == name for part in command.parts)
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -758,23 +767,24 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         if step.words or not step.errexit or step.position.is_chained or step.in_condition():
             continue
-        for each in step.syntax.assignments:
-            part = each.value.parts[0] if len(each.value.parts) == 1 else None
-            block = parse(part.text).block if part is not None and part.kind == "command" else ()
-            if part is None or len(block) != 1 or len(block[0].chain.pipelines) > 1:
-                continue
+        tests = "nullglob" not in script.code and any(
+            _may_be_empty(script, each.name) for each in step.syntax.assignments
+        )
+        for part in step.substitutions:
+            block = parse(part.text).block
             # The status of the pipe is that of its last command, and with pipefail that of any.
-            for command in block[0].chain.pipelines[0].commands[0 if step.pipefail else -1 :]:
-                name = program_of(command)
-                words = command.words[1:] if isinstance(command, SimpleCommand) else ()
-                counts = name == "grep" and any(re.match(r"-\w*c|--count", word.raw) for word in words)
-                lists = name == "ls" and any(re.search(r"[*?]", word.raw) for word in words)
+            plain = len(block) == 1 and len(block[0].chain.pipelines) == 1
+            commands = block[0].chain.pipelines[0].commands[0 if step.pipefail else -1 :] if plain else ()
+            for command in (each for each in commands if isinstance(each, SimpleCommand)):
+                name, words = program_of(command), [word.raw for word in command.words[1:]]
+                counts = name == "grep" and any(re.match(r"-\w*c|--count", word) for word in words)
+                finds = name == "grep" or (name == "ls" and any(re.search(r"[*?]", word) for word in words))
                 # The script itself allows for an empty value.
-                if counts or (lists and "nullglob" not in script.code and _may_be_empty(script, each.name)):
-                    fails = "grep -c returns 1 if no line matches" if counts else "ls returns 2 if there is no file yet"
-                    what = f"{fails}, and set -e ends the script without a message"
-                    remedy = f"write || true behind {name}" if counts else "write || true behind the command"
-                    yield Problem(part.origin, what, remedy, (step.options["errexit"],), certain=not counts)
+                if counts or (finds and tests):
+                    fails = f"grep{' -c' * counts} returns 1 if no line matches"
+                    fails = fails if name == "grep" else "ls returns 2 if there is no file yet"
+                    what, lines = f"{fails}, and set -e ends the script without a message", (step.options["errexit"],)
+                    yield Problem(part.origin, what, "write || true behind it", lines, certain=not counts)
 
 
 def _may_be_empty(script: BatchScript, name: str) -> bool:

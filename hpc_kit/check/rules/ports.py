@@ -16,8 +16,6 @@ from hpc_kit.check.rules.steps import calls_at_once
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.sizes import size_of_job
 
-_EPHEMERAL = (32768, 60999)
-"""Ports that Linux assigns to outgoing connections (net.ipv4.ip_local_port_range)."""
 _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
@@ -42,7 +40,7 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     """
     seen: set[int] = set()
     for text, port in _ports(script) if not _is_alone(script) else ():
-        ephemeral = _EPHEMERAL[0] <= port <= _EPHEMERAL[1]
+        ephemeral = 32768 <= port <= 60999
         usual = port in _USUAL_PORTS or "array" in script.options
         # One fix at the first place of a port is enough.
         if port not in seen and (usual or ephemeral):

@@ -380,7 +380,7 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
 
 
 _ALL_BUT_SOME = re.compile(
-    r"\b(?P<ls>ls\s[^|]*)?(?:\|\s*(?P<sort>sort\s[^|]*))?\|\s*(?P<end>head|tail)\s+(?:-n\s*|--lines=)(?P<sign>[-+])\d"
+    r"(?:\b(?P<ls>ls\s[^|]*))?(?:\|\s*(?P<sort>sort\s[^|]*))?\|\s*(?P<end>head|tail)\s+(?:-n\s*|--lines=)(?P<sign>[-+])\d"
 )
 
 

@@ -253,9 +253,9 @@ def brace_range(script: BatchScript) -> Iterator[Problem]:
     """
     # zsh and ksh expand variables first.
     for loop in script.compounds("for") if script.interpreter in {None, "bash", "sh"} else ():
-        word = next((word for word in loop.words if _VARIABLE_RANGE.match(word)), None)
-        if word is not None:
-            what = f"bash does not expand {word}: the loop runs once, with this text"
+        text = next(filter(_VARIABLE_RANGE.match, loop.words), None)
+        if text is not None:
+            what = f"bash does not expand {text}: the loop runs once, with this text"
             yield Problem(Origin(loop.line), what, 'write $(seq FIRST "$LAST"), or for ((i = 0; i < N; i++))')
     for launch in script.training:
         words = launch.inner_command.syntax.words
