@@ -93,9 +93,8 @@ _REASON = re.compile(
 
 def _is_one_word(word: Word) -> bool:
     """Tell whether an element of a list is exactly one word: no pattern, no braces, no unquoted variable."""
-    if any(part.kind != "text" and not part.quoted for part in word.parts):
-        return False
-    return not any(part.kind == "text" and not part.quoted and re.search(r"[*?{\[]", part.text) for part in word.parts)
+    loose = (part for part in word.parts if not part.quoted)
+    return not any(part.kind != "text" or re.search(r"[*?{\[]", part.text) for part in loose)
 
 
 class Site(NamedTuple):
@@ -481,9 +480,7 @@ class BatchScript:
         counts = Counter(each.name for each in self.written_assignments)
         once = (each for each in self.written_assignments if counts[each.name] == 1)
         lists = {each.name: each.value.elements for each in once if not (each.append or each.indexed)}
-        return {
-            name: len(words) for name, words in lists.items() if words is not None and all(map(_is_one_word, words))
-        }
+        return {name: len(words) for name, words in lists.items() if words and all(map(_is_one_word, words))}
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""

@@ -16,6 +16,7 @@ from hpc_kit.check.programs import (
     CONTAINER_VALUED,
     HELPER_PROGRAMS,
     MULTIPLIERS,
+    NO_TRAINING,
     PYTHON,
     REMOTE,
     SHELL_BUILTINS,
@@ -553,6 +554,12 @@ class LaunchLine(NamedTuple):
         """True if the name of the program says that it trains."""
         name = self.file.text if self.file is not None else " ".join(self.program.texts[:1])
         return re.search(r"train|tun(e|ing)", name) is not None
+
+    @property
+    def is_no_training(self) -> bool:
+        """True if the name of the program says that it prepares data, or works with the results of a training."""
+        name = re.split(r"[/.]", self.file.text.removesuffix(".py"))[-1] if self.file is not None else ""
+        return NO_TRAINING.match(name) is not None
 
     @property
     def in_loop(self) -> bool:

@@ -95,8 +95,8 @@ COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsyn
 """Programs that copy or pack files."""
 
 NO_TRAINING = re.compile(
-    r"(?i)(?<![a-z])(analy|clean|collect|convert|eval|export|extract|generat|infer|merge|plot|post|predict|preproc|report"
-    r"|score|serve|test|valid)"
+    r"(?i)(?:(?!train|tun(?:e|ing)).)*?(?<![a-z])(analy|clean|collect|convert|eval|export|extract|generat|infer|merge|plot"
+    r"|post(?![-_]?train)|predict|preproc|report|score|serve|test|valid)"
 )
 """Names of programs and jobs that prepare data, or work with the results of a training."""
 

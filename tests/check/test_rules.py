@@ -1883,13 +1883,30 @@ BAD = [
     Bad(
         "KIT406", HEAD + "set -e\nL=$(ls -d $O/step_* 2>/dev/null)\npython t.py ${L:+--load $L}\n", 3, E, "no file yet"
     ),
+    Bad("KIT405", HEAD + "./p | tee l\ndate\nif ((${PIPESTATUS[0]} > 0)); then exit 1; fi\n", 4, E, "that of 'date'"),
+    Bad(
+        "KIT405", HEAD + "make\necho built\nif [[ $? -ne 0 ]]; then exit 1; fi\npython t.py\n", 4, E, "'echo' in line 3"
+    ),
+    Bad(
+        "KIT406",
+        HEAD + 'set -eo pipefail\nL=$(ls o | grep pt | tail -1)\n[ -z "$L" ] || A=1\n',
+        3,
+        E,
+        "no line matches",
+    ),
     Bad("KIT423", HEAD + "exec srun python t.py\nrsync -a $TMPDIR/ o/\n", 2, E, "line 3 never runs"),
     Bad("KIT423", HEAD + "python t.py\nexit $?\ncp -r /tmp/o .\n", 3, E, "line 4 never runs"),
     Bad("KIT429", HEAD + "for p in 1 2; do sbatch -J a$p -d singleton t.sh; done\n", 2, W, "side by side"),
     Bad("KIT426", GPUS + 'sbatch --wait -d afterok:"$SLURM_JOB_ID" e.sh\npython r.py\n', 3, W, "are idle"),
     Bad("KIT431", HEAD + "timeout -s TERM 3h50m srun python t.py\n", 2, E, "refuses 3h50m"),
     Bad("KIT431", HEAD + "timeout -k 60 23:30:00 python t.py\n", 2, E, "refuses 23:30:00"),
-    Bad("KIT431", HEAD + "#SBATCH -t 1-0\nB=$((24*60 - 15))\ntimeout -k 300 $B python t.py\n", 3, W, "1425 seconds"),
+    Bad(
+        "KIT431",
+        HEAD + "#SBATCH -t 1-0\nB=$((24*60 - 15))\ntimeout -k 300 $B python t.py\n",
+        3,
+        W,
+        "takes 1425 for seconds",
+    ),
     Bad("KIT431", HEAD + "#SBATCH -t 24:00:00\ntimeout 23 python t.py\n", 3, W, "the job has 24 h"),
     Bad("KIT432", HEAD + "ls -dt o/step_* | head -n -3 | xargs -r rm -rf\npython t.py\n", 2, E, "keeps the oldest"),
     Bad("KIT432", HEAD + "ls -d o/s_* | sort -V | tail -n +4 | xargs rm -r\npython t.py\n", 2, E, "keeps the oldest"),
@@ -3207,7 +3224,12 @@ GOOD = [
     ),
     ("KIT401", HEAD + 'echo "mpirun: $(command -v mpirun)"\nmpirun python t.py\n'),
     ("KIT401", HEAD + "srun python train.py\nset +x\n"),
-    ("KIT401", FOUR + "set -e\nsrun -K0 python w.py || echo some failed\npython best.py\n"),
+    ("KIT401", HEAD + "python train.py || exit 1\npython plot.py\necho done\n"),
+    (
+        "KIT411",
+        HEAD + "#SBATCH --signal=B:TERM@300\ntrap 'kill $p' TERM\npython t.py & p=$!\nwait $p\npython plot.py\n",
+    ),
+    ("KIT505", GPUS + "apptainer exec --nv -B /l:/l:ro i.sif python eval_train_set.py --ckpt-dir /l/ckpt\n"),
     ("KIT401", FOUR + "set -e\n# one worker may die without harm\nsrun python w.py || echo failed\npython best.py\n"),
     (
         "KIT402",
@@ -3230,6 +3252,9 @@ GOOD = [
         HEAD + "trap 'echo end; exit $?' TERM\nmake || echo failed\nif [ $? -ne 0 ]; then exit 1; fi\npython t.py\n",
     ),
     ("KIT406", HEAD + 'set -eo pipefail\nL=$(ls -t o/*.pt 2>/dev/null | head -1 || true)\n[ -n "$L" ] && A=1\n'),
+    ("KIT405", HEAD + 'make\n[[ $? -eq 0 ]] || exit 1\necho "$?"\nif [[ $A -eq 0 ]]; then echo; fi\npython t.py\n'),
+    ("KIT405", HEAD + "if ! make; then exit 1; fi\necho built\nif [ $? -ne 0 ]; then exit 1; fi\npython t.py\n"),
+    ("KIT405", HEAD + "python t.py | tee l\nif [ ${PIPESTATUS[0]} -ne 0 ]; then exit 1; fi\necho\n"),
     ("KIT406", HEAD + 'set -e\nL=$(ls -t o/*.pt 2>/dev/null | head -1)\n[ -n "$L" ] && A=1\n'),
     ("KIT406", HEAD + "set -eo pipefail\nL=$(ls -t o/*.pt | head -1)\npython t.py $L\n"),
     ("KIT406", HEAD + 'set -eo pipefail\nL=$(ls -t o | head -1)\nM=$(find o -name "*.pt" | tail -1)\n[ -n "$L$M" ]\n'),

@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, may_be_several
-from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS, NO_TRAINING
+from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
 
@@ -238,15 +238,16 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
     """Find an option for results whose folder is mounted read-only."""
     for launch in script.launch_lines:
         container = container_of(launch)
-        reads = launch.file is not None and NO_TRAINING.search(launch.file.text)
-        written = _WRITTEN if launch.is_named_training and not reads else _SURELY_WRITTEN
+        written = _WRITTEN if launch.is_named_training and not launch.is_no_training else _SURELY_WRITTEN
         if container is None or not container.read_only:
             continue
         for option, word in launch.option_values():
             # The innermost mount decides.
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
-            is_written = written.search(option) or (not reads and _OF_RESULTS.search(word.text.removeprefix(folder)))
+            is_written = written.search(option) or (
+                not launch.is_no_training and _OF_RESULTS.search(word.text.removeprefix(folder))
+            )
             if folder in container.read_only and _RESULT.match(option) and is_written:
                 what = f"{folder} is mounted read-only, but the program writes to {word.text}"
                 given = re.compile(rf"{re.escape(folder)}/?(:ro|,.*\b(ro|readonly))\b")

@@ -246,9 +246,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     alone = script.is_alone_on_nodes
     at_once = not (alone or script.options.get("array", "%1").endswith("%1"))
     for step in script.batch_commands if at_once else ():
-        folders = [(text, script.resolve(text)) for text in removed_folders(step)]
-        shared = (text for text, path in folders if _OF_NODE.match(path) and not differs_between_elements(path))
-        path = next(shared, None)
+        removed = ((text, script.resolve(text)) for text in removed_folders(step))
+        path = next((text for text, at in removed if _OF_NODE.match(at) and not differs_between_elements(at)), None)
         if path is not None:
             what = f"the first element of the array to end removes {path}, which others on the node use"
             yield Problem(step, what, "write $SLURM_JOB_ID in the name of the folder", (script.line_of("array"),))

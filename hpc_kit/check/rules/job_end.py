@@ -80,12 +80,12 @@ class ExitStatusFlow(NamedTuple):
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
-    # After `exec`, the program is the job.
-    if not training or script.unread_part or training[-1].command.name == "exec":
+    if not training or script.unread_part or (training[-1].is_no_training and training[:-1]):
         return None
     step = training[-1].command
     calls = _calls_of(script, step)
-    if calls is None:
+    # After `exec`, the program is the job.
+    if calls is None or step.name == "exec":
         return None
     # Of each call, the positions up to the function that contains it.
     around = [list(call.position.outward()) for call in calls]
@@ -236,9 +236,7 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
         name = program_of(place.chain.pipelines[1].commands[-1])
-        # Independent workers, of which one may fail.
-        kept = (srun := launch.stage("srun")) is not None and srun.number("kill-on-bad-exit") == 0
-        if name in _PRINTS and not kept and not script.has_reason(launch.line, named=True):
+        if name in _PRINTS and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
@@ -304,8 +302,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end. A
     loop behind a pipe is a subshell: the `wait` of the script does not know the processes that the loop starts.
 
-    Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status. Instead of
-    a pipe, `while read ...; do ... & done < <(COMMAND)`.
+    Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
     """
     yield from _detached(script)
@@ -767,9 +764,9 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         if step.words or not step.errexit or step.position.is_chained or step.in_condition():
             continue
-        tests = "nullglob" not in script.code and any(
-            _may_be_empty(script, each.name) for each in step.syntax.assignments
-        )
+        # The script itself allows for an empty value.
+        names = "|".join(each.name for each in step.syntax.assignments)
+        tests = script.tests_variable(f"(?:{names})") or re.search(rf"-[defrs] \"?\$\{{?(?:{names})\b", script.code)
         for part in step.substitutions:
             block = parse(part.text).block
             # The status of the pipe is that of its last command, and with pipefail that of any.
@@ -779,14 +776,8 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
                 name, words = program_of(command), [word.raw for word in command.words[1:]]
                 counts = name == "grep" and any(re.match(r"-\w*c|--count", word) for word in words)
                 finds = name == "grep" or (name == "ls" and any(re.search(r"[*?]", word) for word in words))
-                # The script itself allows for an empty value.
-                if counts or (finds and tests):
+                if counts or (finds and tests and "nullglob" not in script.code):
                     fails = f"grep{' -c' * counts} returns 1 if no line matches"
                     fails = fails if name == "grep" else "ls returns 2 if there is no file yet"
                     what, lines = f"{fails}, and set -e ends the script without a message", (step.options["errexit"],)
                     yield Problem(part.origin, what, "write || true behind it", lines, certain=not counts)
-
-
-def _may_be_empty(script: BatchScript, name: str) -> bool:
-    """Tell whether a script tests a variable that gets the name of a file."""
-    return script.tests_variable(name) or re.search(rf"-[defrs]\s+\"?\$\{{?{name}\b", script.code) is not None

@@ -151,10 +151,8 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
-    files = [launch.file.text if launch.file is not None else "" for launch in script.training]
-    names = [re.split(r"[/.]", file.removesuffix(".py"))[-1] for file in files]
     # The second start of another program than a training mostly has nothing to resume.
-    known = known and not all(map(NO_TRAINING.search, names))
+    known = known and not all(launch.is_no_training for launch in script.training)
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
@@ -186,7 +184,7 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     chain += [
         number
         for number, text in script.comment_lines
-        if re.search(r"\bsbatch\b.*\bafter(any|notok):", text) and not NO_TRAINING.search(text)
+        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not NO_TRAINING.match(job[0])
     ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())
@@ -398,10 +396,7 @@ def _newest_removed(script: BatchScript) -> Iterator[Problem]:
         # `ls -t` begins with the newest file, and every other order ends with it.
         newest_first = (match["sort"] is None and "t" in letters) != ("r" in letters)
         if ordered and newest_first == (match["end"] == "head"):
-            what = (
-                f"this removes the newest files and keeps the oldest: {match['end']} -n {match['sign']}N selects them"
-            )
-            place = Origin(number, match.start("end") + 1)
+            what, place = "this removes the newest files, and keeps the oldest", Origin(number, match.start("end") + 1)
             yield Problem(place, what, f"write {'tail -n +N' if newest_first else 'head -n -N'}", (number,))
 
 

@@ -122,11 +122,10 @@ def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
     # A comment behind a command may tell what it reads. A comment above it may be about anything.
     code = "\n".join(line for line in script.lines if not line.lstrip().startswith("#"))
-    mentioned = list(filter(is_secret_name, re.findall(r"\b[A-Z][A-Z0-9_]+\b", code)))
+    upper = re.findall(r"\b[A-Z][A-Z0-9_]+\b", code)
+    named = next((name for name in upper if is_secret_name(name) and name not in script.assigned), None)
     for step in [step for step in script.batch_commands if "xtrace" in step.options]:
-        sources = step.name in {"source", "."} and re.search(r"(\A|/)[\w-]*\.env\Z", "".join(step.texts[1:2]))
-        named = next((name for name in mentioned if sources and name not in script.assigned), None)
-        if named:
+        if named and step.name in {"source", "."} and re.search(r"(\A|/)[\w-]*\.env\Z", "".join(step.texts[1:2])):
             what = f"set -x prints the lines of {step.texts[1]} into the log, such as that of {named}"
             yield Problem(step, what, "write set +x before it", (step.options["xtrace"],), certain=False)
             return

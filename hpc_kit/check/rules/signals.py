@@ -314,7 +314,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
         if given is not None and match is None and given.is_known and re.match(r"\d", given.text):
             what = f"timeout refuses {given.text}, and starts nothing: it takes one number with one unit"
             yield Problem(given, what, "write it in minutes, such as 230m", (launch.line,), certain=True)
-        if given is None or match is None or launch not in training:
+        if given is None or match is None or id(launch) not in map(id, training):
             continue
         seconds = float(match[1]) * _UNITS[match[2] or "s"]
         follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
@@ -324,9 +324,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
         # The number of minutes, or of hours, that would be most of the job.
         unit = next((unit for unit in "mh" if 0.8 * limit <= seconds * _UNITS[unit] <= limit), None)
         if limit and unit and not match[2]:
-            what = (
-                f"timeout ends the training after {given.text} seconds, and the job has {limit // _UNITS[unit]} {unit}"
-            )
+            what = f"timeout takes {given.text} for seconds, and the job has {limit // _UNITS[unit]} {unit}"
             yield Problem(given, what, f"write the unit: {given.text}{unit}", (launch.line, script.line_of("time")))
     for launch in training if limit > 0 else ():
         for option, word in launch.option_values():
