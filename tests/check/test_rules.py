@@ -1894,6 +1894,7 @@ BAD = [
         E,
         "no line matches",
     ),
+    Bad("KIT401", HEAD + "python train.py || true\npython eval.py\n", 2, W, "hides a failure"),
     Bad("KIT423", HEAD + "exec srun python t.py\nrsync -a $TMPDIR/ o/\n", 2, E, "line 3 never runs"),
     Bad("KIT423", HEAD + "python t.py\nexit $?\ncp -r /tmp/o .\n", 3, E, "line 4 never runs"),
     Bad("KIT429", HEAD + "for p in 1 2; do sbatch -J a$p -d singleton t.sh; done\n", 2, W, "side by side"),
@@ -3224,6 +3225,7 @@ GOOD = [
     ),
     ("KIT401", HEAD + 'echo "mpirun: $(command -v mpirun)"\nmpirun python t.py\n'),
     ("KIT401", HEAD + "srun python train.py\nset +x\n"),
+    ("KIT401", HEAD + "python train.py a || true\npython train.py b || exit 1\n"),
     ("KIT401", HEAD + "python train.py || exit 1\npython plot.py\necho done\n"),
     (
         "KIT411",
@@ -3238,6 +3240,12 @@ GOOD = [
     ),
     ("KIT402", HEAD + "ls *.y | { while read f; do python t.py $f & p+=($!); done; wait ${p[@]}; }\n"),
     ("KIT402", HEAD + "ls *.y | while read f; do python t.py $f; done & p=$!\nwait $p\n"),
+    (
+        "KIT402",
+        HEAD + "scontrol show hostnames | while read h; do\n srun -w $h --overlap nvidia-smi dmon >$h &\ndone\n"
+        "python t.py & p=$!\nwait $p\n",
+    ),
+    ("KIT302", GPUS.replace("=4", "=1") + "#SBATCH --array=1-4%1\nexport MASTER_PORT=29577\nsrun python t.py\n"),
     ("KIT402", HEAD + "shopt -s lastpipe\nls | while read f; do python t.py $f & p=$!; done\nwait $p || exit 1\n"),
     ("KIT402", HEAD + "set -o pipefail\npython t.py | tee log & p=$!\nwait $p\n"),
     (

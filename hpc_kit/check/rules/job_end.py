@@ -80,7 +80,8 @@ class ExitStatusFlow(NamedTuple):
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
-    if not training or script.unread_part or (training[-1].is_no_training and training[:-1]):
+    reports = bool(training) and training[-1].is_no_training and not all(launch.is_no_training for launch in training)
+    if not training or script.unread_part or reports:
         return None
     step = training[-1].command
     calls = _calls_of(script, step)
@@ -231,7 +232,8 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
     """Find launches under srun or an agent, before the last training, whose failure has no effect: `|| echo failed`."""
     for launch in script.training[:-1]:
         place = launch.command.position
-        if not (launch.multiplier or launch.agent) or launch.command.in_task or place.chain_index:
+        starts = launch.multiplier or launch.agent or (launch.is_named_training and script.training[-1].is_no_training)
+        if not starts or launch.command.in_task or place.chain_index:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
@@ -335,17 +337,17 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 
 def _children_of_pipe(script: BatchScript) -> Iterator[Problem]:
     """Find programs that a loop at the end of a pipe starts in the background, and a `wait` behind the pipe."""
-    for step in script.batch_commands if "lastpipe" not in script.code else ():
+    for step in [launch.command for launch in script.training if "lastpipe" not in script.code]:
         places = list(step.position.outward())
         # The statement in the background is inside of the pipe.
         started = next((index for index, place in enumerate(places) if place.statement.background), len(places))
         pipe = next((place for place in places[started + 1 :] if place.pipeline_index), None)
-        wait = next((each for each in script.commands_after(step) if each.name == "wait"), None) if pipe else None
+        wait = next((each for each in script.commands_after(step) if each.texts == ["wait"]), None) if pipe else None
         if pipe is None or wait is None or any(place.pipeline is pipe.pipeline for place in wait.position.outward()):
             continue
         what = f"the loop behind the pipe is a subshell: the wait in line {wait.line} does not know its processes"
-        remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
-        yield Problem(Origin(pipe.statement.line), what, remedy, (step.line, wait.line))
+        place, lines = Origin(pipe.statement.line), (step.line, wait.line)
+        yield Problem(place, what, "write while ...; do ...; done < <(COMMAND), without the pipe", lines)
         return
 
 
@@ -587,7 +589,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     flow = trace_exit_status(script)
     if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
         yield from _status_after_errexit(flow)
-    for step in script.commands:
+    for step in script.commands if re.search(r"\$\{?(\?|PIPESTATUS)", script.code) else ():
         before, reader = _neighbours(step.position)
         if reader is None:
             continue

@@ -41,7 +41,7 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     seen: set[int] = set()
     for text, port in _ports(script) if not _is_alone(script) else ():
         ephemeral = 32768 <= port <= 60999
-        usual = port in _USUAL_PORTS or "array" in script.options
+        usual = port in _USUAL_PORTS or not script.options.get("array", "%1").endswith("%1")
         # One fix at the first place of a port is enough.
         if port not in seen and (usual or ephemeral):
             what = f"port {port} is fixed: two jobs on one node use the same port"
@@ -209,8 +209,7 @@ def _port_at_once(script: BatchScript) -> Iterator[Problem]:
         port, loop = option.text if option is not None else "29500", step.around(*LOOPS)
         waits = any(each.name == "wait" and loop in each.compounds for each in script.batch_commands)
         changing = step.syntax.variables & (script.changed_in(loop) - {loop.name}) if loop is not None else ()
-        again = loop is not None and step.in_background and not waits and not changing
-        again = again or (step.in_background and calls_at_once(script, step))
+        again = step.in_background and (calls_at_once(script, step) or not (loop is None or waits or changing))
         if not port.isdigit():
             continue
         if port in running or again:
