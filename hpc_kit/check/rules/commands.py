@@ -488,7 +488,7 @@ _NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
 
 def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
     """Find `singleton` for the jobs of a chain that each have a name of their own."""
-    for step in script.batch_commands:
+    for step in script.batch_commands if "singleton" in script.code else ():
         codes = [step.written, *(part.text.strip() for part in step.substitutions)]
         code = next((code for code in codes if re.match(r"sbatch\s.*\bsingleton\b", code)), "")
         name, loop = _NAME_OF_JOB.search(code), step.around(*LOOPS)

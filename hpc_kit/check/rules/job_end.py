@@ -769,7 +769,7 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
         # The script itself allows for an empty value.
         names = "|".join(each.name for each in step.syntax.assignments)
         tests = script.tests_variable(f"(?:{names})") or re.search(rf"-[defrs] \"?\$\{{?(?:{names})\b", script.code)
-        for part in step.substitutions:
+        for part in (part for part in step.substitutions if re.search(r"\b(grep|ls)\b", part.text)):
             block = parse(part.text).block
             # The status of the pipe is that of its last command, and with pipefail that of any.
             plain = len(block) == 1 and len(block[0].chain.pipelines) == 1
