@@ -437,7 +437,7 @@ def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -
 @pytest.mark.parametrize("space", ["", "\n"])
 def test_the_advice_that_the_runtime_prints_below_a_traceback_is_the_fix(tmp_path: Path, space: str) -> None:
     error = (
-        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    TCPStore("n1", 29909, 2, True)\n'
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    TCPStore(host, 29909, 2)\n'
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29909, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
     )
