@@ -236,6 +236,38 @@ def test_without_a_gpu_the_backend_of_the_job_replaces_nccl(capsys: pytest.Captu
     )
 
 
+SPAWNED = """
+import sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(rank, file):
+    dist.init_process_group("nccl", init_method=f"file://{file}", rank=rank, world_size=1)
+    print(dist.get_backend(), flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    method, file = sys.argv[1:]
+    if method == "torch":
+        mp.spawn(train, (file,), nprocs=1)
+    else:
+        process = mp.get_context(method).Process(target=train, args=(0, file))
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("method", ["torch", "spawn", "forkserver", "fork"])
+def test_the_backend_replaces_nccl_in_processes_that_the_program_starts(
+    method: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main(["--backend", "gloo", program(SPAWNED), method, str(tmp_path / "store")])
+    found = capfd.readouterr()
+    assert found.out == "gloo\n"
+    assert "hpc-kit: gloo replaces the backend nccl, because this node has no GPU\n" in found.err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize(
     "call", ["torch.cuda.set_device(0)", "torch.ones(1).cuda()", "local = 3 % torch.cuda.device_count()"]

@@ -17,13 +17,16 @@ import functools
 import inspect
 import os
 import sys
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing import spawn
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import shutdown
+from hpc_kit.runtime.torch_import import after_torch_import
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class _Session:
     meeting: Callable[[], Meeting | None] = lambda: None
     started_by_mpi: bool = False
     is_installed: bool = False
+    torch_finder: ExitStack = field(default_factory=ExitStack)
 
 
 _session = _Session()
@@ -68,6 +72,7 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     if _session.is_installed:
         return
     _session.is_installed = True
+    _install_in_spawned_processes()
     _replace("init_process_group", _separate_keys)
     for name in ("init_process_group", "new_group"):
         _replace(name, _translate_argument)
@@ -76,6 +81,37 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
     _replace("get_backend", _translate_result)
     _replace("is_mpi_available", lambda _: lambda: _session.started_by_mpi)
+
+
+def install_with_torch() -> None:
+    """Call `install` when this process imports torch."""
+    _session.torch_finder.enter_context(after_torch_import(install))
+
+
+class _Installation:
+    """Unpickled by a process that multiprocessing spawns, before the process imports the program."""
+
+    CODE = """
+try:
+    from hpc_kit.runtime.mpi.backend import install_with_torch
+except ImportError:  # the program has changed the folder, and hpc_kit is not installed
+    pass
+else:
+    install_with_torch()
+"""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, dict[str, object]]]:
+        return exec, (self.CODE, {})
+
+
+def _install_in_spawned_processes() -> None:
+    """Install the backend in the processes that this one starts by multiprocessing's methods spawn and forkserver.
+
+    They are new interpreters, so torch's functions are not replaced there. `torch.multiprocessing.spawn` starts ranks
+    in this way. multiprocessing ignores keys that it does not know.
+    """
+    preparation_data = spawn.get_preparation_data
+    spawn.get_preparation_data = lambda name: {**preparation_data(name), "hpc_kit": _Installation()}
 
 
 def is_registered() -> bool:
