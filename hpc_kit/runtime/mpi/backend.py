@@ -151,7 +151,8 @@ def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
                 'dist.new_group(backend="nccl")',
             )
         elif "nccl" in parts:
-            call.arguments["backend"] = _without_gpu(backend) or call.arguments["backend"]
+            instead = _without_gpu(backend, call.arguments.get("rank", -1))
+            call.arguments["backend"] = instead or call.arguments["backend"]
         seconds = os.environ.get(TIMEOUT_VARIABLE)
         if seconds and call.arguments.get("timeout") is None:
             call.arguments["timeout"] = timedelta(seconds=float(seconds))
@@ -188,8 +189,12 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
     return separated
 
 
-def _without_gpu(backend: str) -> str | None:
+def _without_gpu(backend: str, rank: int) -> str | None:
     """Return the job's backend in place of nccl if this node has no GPU; None if it has one.
+
+    Args:
+        backend: The backend that the program asks for.
+        rank: The rank that the program gives, or -1. One rank prints the note.
 
     Raises:
         SpecError: The job names no other backend.
@@ -206,7 +211,8 @@ def _without_gpu(backend: str) -> str | None:
             remedy="--set launch.backend=gloo, which makes `python -m hpc_kit.runtime` replace it; or run on GPUs",
         )
     meeting = _session.meeting()
-    if meeting is None or meeting.world.is_main:
+    is_main = rank <= 0 if meeting is None else meeting.world.is_main
+    if is_main:
         sys.stderr.write(f"hpc-kit: {instead} replaces the backend {backend}, because this node has no GPU\n")
     return REGISTERED if instead == BACKEND and is_registered() else instead
 
