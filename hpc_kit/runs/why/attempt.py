@@ -12,6 +12,7 @@ from hpc_kit.runs.why.evidence import (
     FATAL,
     KERNEL,
     LINE,
+    LINES_OF_END,
     NOT_WRITTEN,
     SYSTEM,
     VICTIMS,
@@ -50,6 +51,9 @@ YEAR = 366 * 86400.0
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
 """The job in the path of a control group."""
 
+_BUS = re.compile(r"NVRM: Xid \((?:PCI:)?([\da-fA-F]+):([\da-fA-F]+):([\da-fA-F]+)\b")
+"""The bus address of a GPU, without its function, which is 0."""
+
 _KILL_OUTSIDE = re.compile(r"\boom-kill:.*\btask_memcg=(?!\S*/(?:job|step|task)_).*\bpid=(\d+)")
 """The kernel killed a process whose control group is not one of Slurm's."""
 
@@ -81,9 +85,6 @@ _SIGNAL_RULES = {53: "log-folder", 9: "killed"}
 
 _DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
 
-_LINES_OF_END = 20
-"""Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
-
 _LINES_OF_SCRIPT = 3
 """Lines below srun's report of the end that the script prints. Further ones are those of a second try."""
 
@@ -104,7 +105,7 @@ class Attempt:
         self.events, self.ends = _last_attempt(evidence)
         self._drop_foreign_kernel_lines()
         self._doubt_kills_outside()
-        if evidence.has_agents or evidence.has_torchrun:
+        if evidence.has_agents or evidence.has_torchrun or evidence.nodes.agents:
             self._separate_agents()
         self._assign_processes()
         # One rank 0 is normal. Several mean that each process is an MPI world of its own.
@@ -134,6 +135,7 @@ class Attempt:
         # srun prints task numbers: with torchrun, these are one number per node, and no ranks.
         tasks = [end for end in self.ends if end.reporter == "srun"]
         is_node = max(self.evidence.ranks, default=0) > max((task for end in tasks for task in end.ranks), default=0)
+        is_node |= bool(self.evidence.nodes.agents)
         agents = [end for end in tasks if self.evidence.has_agents or is_node or end.signal is not None]
         if is_node:
             for end in agents:
@@ -251,8 +253,12 @@ class Attempt:
         return option or None
 
     def _assign_processes(self) -> None:
-        """Give the ranks of processes to the messages of the kernel that name a process."""
+        """Give the messages of the kernel the rank of the process or GPU that they name, whatever rank printed them."""
         for event in self.events:
+            if event.rule.scope == "node" and event.rank == event.line.rank and KERNEL.search(event.line.text):
+                event.host = event.host or self.evidence.hosts.get(event.rank if event.rank is not None else -1)
+                bus = int(f"{''.join(found.groups())}0", 16) if (found := _BUS.search(event.line.body)) else -1
+                event.rank = self.evidence.nodes.gpus.get((event.host, bus))
             known = self.evidence.processes.get(int(event.groups.get("pid", -1)), set())
             places = {(rank, host) for rank, host in known if None in {host, event.host} or host == event.host}
             if event.rule.class_ == "host-memory" and len(places) == 1:
@@ -317,7 +323,7 @@ class Attempt:
         if not re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body):
             return False
         failed = [end for end in self.ends if end.reporter == "srun" and end.has_failed and end.line.file == line.file]
-        failed = [end for end in failed if 0 < line.number - end.line.number <= _LINES_OF_END]
+        failed = [end for end in failed if 0 < line.number - end.line.number <= LINES_OF_END]
         before = {rank for end in failed for rank in end.ranks}
         is_near = line.rank is None and any(line.number - end.line.number <= _LINES_OF_SCRIPT for end in failed)
         if is_near and self.evidence.ranks and before >= self.evidence.ranks:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.failure_place import place_of
+from hpc_kit.runs.why.failure_place import drop_local_ranks, place_of
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.runs.why.script_faults import add_script_fault
@@ -72,6 +72,7 @@ ORDER_GRACE = 60.0
 def decide(evidence: Evidence) -> Verdict:
     """Return the cause of the last attempt of a job."""
     attempt = Attempt(evidence)
+    drop_local_ranks(attempt)
     verdict = add_script_fault(attempt, _answer(attempt))
     verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
     return verdict
@@ -326,7 +327,9 @@ def _symptoms(attempt: Attempt) -> list[Event]:
     return [
         event
         for event in attempt.of_kind("symptom")
-        if event.rule.class_ != "error-message" and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
+        if event.rule.class_ != "error-message"
+        and not event.is_survived
+        and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
     ]
 
 
@@ -426,8 +429,9 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
     # Rules may explain each other in a circle.
     for _ in range(3):
         behind = [event for event in attempt.events if _is_behind(attempt, event, chain[-1])]
-        if attempt.evidence.has_later_step:
-            behind += [event for event in of_steps if event.strength > WARNING and explains(event, chain[-1])]
+        has_later = attempt.evidence.has_later_step
+        behind += [event for event in of_steps if has_later and event.strength > WARNING and explains(event, chain[-1])]
+        behind += [event for event in of_steps if _left_file_damaged(event, chain[-1])]
         if not behind:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
@@ -446,6 +450,7 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         event.is_handled
         and event.rule.kind == "cause"
         and not (event.is_survived and _left_value_missing(event, culprit))
+        and not _left_file_damaged(event, culprit)
     ):
         return False
     if culprit.rule.class_ in {"time-limit", "cancelled"} and _tried_to_the_end(attempt, event):
@@ -475,6 +480,22 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
     )
 
 
+def _left_file_damaged(event: Event, culprit: Event) -> bool:
+    """Return whether a file could not be written, which the program survived, before it read a damaged file."""
+    return (
+        culprit.rule.class_ == "corrupt-file"
+        and event.order < culprit.order
+        and event.strength > WARNING
+        and explains(event, culprit)
+        and (_lost_output(event) or (event.rule.class_ in NOT_WRITTEN and _is_of_program(event)))
+    )
+
+
+def _is_of_program(event: Event) -> bool:
+    """Return whether an exception went through the code of the program, and not only through a thread of a helper."""
+    return event.traceback is not None and event.traceback.own_frame is not None and not event.traceback.is_thread
+
+
 def _tried_to_the_end(attempt: Attempt, event: Event) -> bool:
     """Return whether ranks looked for a host in vain until the end of the job. A healthy start has a few warnings."""
     if event.rule.class_ != "name-resolution" or event.progress or event.lines_after > LAST_LINES:
@@ -496,7 +517,7 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     if (found := attempt.first(_symptoms(attempt))) and (
-        found.rule.class_ == "no-training" or _is_last(attempt, found) or _stays_nan(attempt)
+        found.rule.class_ in {"no-training", "checkpoint-mismatch"} or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]

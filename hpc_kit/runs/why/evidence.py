@@ -36,6 +36,9 @@ FATAL = {"host-memory", "killed", "node-failure", "segfault", "bus-error", "abor
 HELPER_FAILED_AFTER = 30
 """Lines of progress of each rank which show that only a helper had such a failure."""
 
+LINES_OF_END = 20
+"""Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
+
 VICTIMS = ("collective-timeout", "connection-lost")
 """Classes of failures of ranks that waited for another one, or lost it."""
 
@@ -184,6 +187,10 @@ class NodeReports:
     """Words of Slurm's listings among which are the nodes that do not respond."""
     reasons: list[tuple[str, str, Line]] = field(default_factory=list)
     """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
+    agents: set[tuple[str, int]] = field(default_factory=set)
+    """Files, and labels in them (or -1), of lines that torchrun labels with the numbers of processes on a node."""
+    gpus: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    """Ranks of GPUs, by host and bus address, as NCCL states them."""
     largest: tuple[int, str] = (0, "")
     """The pages of memory and the name of the largest process that the kernel listed."""
 

@@ -75,6 +75,31 @@ def has_several_hosts(attempt: Attempt) -> bool:
     return len(_known_hosts(attempt)) > 1
 
 
+def count_nodes(attempt: Attempt) -> int | None:
+    """Return the number of nodes of the job, by its node list or by its script."""
+    stated = set().union(*attempt.evidence.node_lists.values())
+    lists = {row.nodes for row in attempt.rows if row.nodes} | stated
+    if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
+        return len(hosts)
+    scripts = list(attempt.evidence.scripts.values())
+    return size_of_job(script_options(scripts[0])).nodes if len(scripts) == 1 else None
+
+
+def drop_local_ranks(attempt: Attempt) -> None:
+    """Remove the ranks that are torchrun's numbers of processes on their nodes, if the job has several nodes."""
+    evidence = attempt.evidence
+    files = {file for file, _ in evidence.nodes.agents}
+    is_several = (
+        len({label for _, label in evidence.nodes.agents}) > 1
+        or len({re.sub(r"\d+", "", file) for file in files}) < len(files)  # one file for each node
+        or has_several_hosts(attempt)
+        or max(count_nodes(attempt) or 1, evidence.wanted_nodes[0] if evidence.wanted_nodes else 1) > 1
+    )
+    for event in attempt.events if is_several else ():
+        if event.line.is_local and event.rank == event.line.rank:
+            event.rank = None
+
+
 def same_host(one: str, other: str) -> bool:
     """Return whether two names are of one host: one may be without the domain."""
     return _without_domain(one) == _without_domain(other)

@@ -156,6 +156,8 @@ class _FileCollector:
         """Ranks of lines that name another rank than the name of the file does."""
         self.nodes: dict[int, int] = {}
         """The labels of ranks that differ from them: srun labels the agents of torchrun."""
+        self.agents: set[int] = set()
+        """The labels, or -1 without one, of lines that torchrun labels with the number of a process on its node."""
         self.repeats: Counter[bytes] = Counter()
 
     def read(self) -> None:
@@ -209,7 +211,8 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
-        if self.nodes:
+        evidence.nodes.agents |= {(self.log.name, label) for label in self.agents}
+        if self.nodes or self.agents - {-1}:
             self._separate_nodes()
         self._correct_names()
         self._find_silent_ranks()
@@ -232,12 +235,12 @@ class _FileCollector:
         """Give the ranks the hosts of their nodes. A line that only a node labels is of no certain rank."""
         hosts = self.evidence.hosts
         of_node = dict(hosts)
-        for node in self.nodes.values():
+        for node in {*self.nodes.values(), *self.agents}:
             hosts.pop(node, None)
         hosts.update({rank: of_node[node] for rank, node in self.nodes.items() if node in of_node})
         for event in self.own:
             label = self._label(event.line)
-            if label and event.rank == int(label["rank"]):
+            if label and (event.rank == int(label["rank"]) or event.line.is_local):
                 event.rank = parse_line(self.log, None, 0, event.line.text[label.end() :]).rank
                 event.host = event.host or of_node.get(int(label["rank"]))
 
@@ -359,15 +362,8 @@ class _FileCollector:
         """Return whether a line matters: lines of its shape are then read again."""
         if line.rank is None:
             line = line._replace(rank=self._rank_of_message(line))
-        if line.rank is not None and (label := self._label(line)) is not None and int(label["rank"]) != line.rank:
-            self.nodes[line.rank] = int(label["rank"])
         if line.rank is not None:
-            if self.log.rank is not None and (line.rank != self.log.rank or line.text.startswith(f"[rank{line.rank}]")):
-                self.stated_ranks.add(line.rank)
-            self.evidence.ranks.add(line.rank)
-            self.ranks.add(line.rank)
-            if line.host:
-                self.evidence.hosts.setdefault(line.rank, line.host)
+            self._note_rank(line, line.rank)
         self._note_time(line)
         if not _is_end_noise(line.body):
             self.output_line = line.number
@@ -393,6 +389,20 @@ class _FileCollector:
         more = HANDLED_AFTER * max(len(self.ranks), 1)
         return self.reader.count_progress() - self.progress_at_end >= more
 
+    def _note_rank(self, line: Line, rank: int) -> None:
+        """Note the rank, the label and the host of a line."""
+        label = self._label(line)
+        if line.is_local:
+            self.agents.add(int(label["rank"]) if label else -1)
+        elif label is not None and int(label["rank"]) != rank:
+            self.nodes[rank] = int(label["rank"])
+        if self.log.rank is not None and (rank != self.log.rank or line.text.startswith(f"[rank{rank}]")):
+            self.stated_ranks.add(rank)
+        self.evidence.ranks.add(rank)
+        self.ranks.add(rank)
+        if line.host:
+            self.evidence.hosts.setdefault(rank, line.host)
+
     def _note_time(self, line: Line) -> None:
         """Note the time of a line that the job itself printed."""
         if line.time is not None and not KERNEL.search(line.text):
@@ -411,6 +421,9 @@ class _FileCollector:
             self._weaken(lambda event: event.rule.class_ == "step-waits")
         if _SAVED.search(line.body):
             self._weaken(lambda event: event.strength == LINE and event.rule.class_ in NOT_WRITTEN)
+        if "<All keys matched successfully>" in line.body:
+            for event in self.own:
+                event.is_survived |= event.rule.name == "checkpoint-ignored"
         if line.body.startswith("Submitted batch job "):
             # A refusal before it does not concern the job that ran.
             self._weaken(lambda event: event.line.body.startswith("sbatch: "), LINE)

@@ -22,7 +22,7 @@ MAX_LINE = 1 << 16
 """Bytes of one line that are kept: a line without end must not fill the memory."""
 
 TAIL_BYTES = 1 << 14
-LAST_LINES = 100
+KEPT_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
 LABEL_SAMPLE = 32
@@ -56,6 +56,9 @@ _PROGRESS = re.compile(
     r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
     r"|frame(?! #)|chunk|\d+/\d+"
 )
+_PATH = re.compile(r"\S*/[A-Za-z_][\w.-]*/\S*")
+"""The path of a file, whose folders may be named after a training."""
+
 SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
     r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|(?<!and )try again|falling back|fallback"
@@ -108,6 +111,8 @@ class Line(NamedTuple):
     host: str | None
     time: float | None
     """Seconds since the beginning of its year: only differences within a job matter."""
+    is_local: bool = False
+    """The rank is torchrun's number of the process on its node: the rank itself in a job of one node only."""
 
 
 # ---- files
@@ -282,7 +287,7 @@ class ShapeMemory:
         """Remember the shape of a line. Return whether it is a new shape of progress."""
         if len(self.plain) < MAX_SHAPES:
             self.plain.add(shape)
-            if len(shape) != len(text) and _PROGRESS.search(text):
+            if len(shape) != len(text) and _PROGRESS.search(_PATH.sub("", text)):
                 self.counting.add(shape)
                 return True
         return False
@@ -441,7 +446,7 @@ class LogReader:
             lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
         first = self.lines - len(lines) + 1
         self.last = [(number, text) for number, line in enumerate(lines, first) if (text := line.rstrip())]
-        del self.last[:-LAST_LINES]
+        del self.last[:-KEPT_LINES]
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -509,7 +514,8 @@ _HOST_IN_TEXT = re.compile(
 )
 _RANK_IN_TEXT = re.compile(
     r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
-    r"|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
+    r"|\bon rank:? (\d+)\b|(?:^|\b(?:DEBUG|INFO|WARNING|ERROR)\b[\s|:\])-]+(?:[\w.]+ ?[|:\])-]+)*)\s*rank (\d+)\b"
+    r"|\(rank (\d+) in comm \d|\brank=(\d+)\b",
     re.IGNORECASE,
 )
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+):(?!\d\d:\d\d\b) ?")  # a time of day is no label
@@ -555,7 +561,7 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
 def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: str) -> Line:
     """Return a line without its prefixes, with the rank, host and time that they give."""
     body, rank, host, time = text, log.rank, log.host, None
-    local = None
+    local = bare = stated = None
     if labels and (label := labels.match(body)):
         given = label.groupdict()
         rank = int(given["rank"]) if "rank" in given else rank
@@ -563,9 +569,8 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         body = body[label.end() :]
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
-            stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"]
-            local = prefix["local"] or prefix["bare"] or local
-            rank = int(stated) if stated else rank
+            stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"] or stated
+            local, bare = prefix["local"] or local, prefix["bare"] or bare
             host = prefix["host"] or prefix["host2"] or host
         elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
@@ -577,11 +582,14 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host
+    # Where torchrun labels the processes, the label of srun is the number of a node.
+    rank = int(stated) if stated else log.rank if local else rank
     if rank is None and (found := _RANK_IN_TEXT.search(body)):
         rank = int(next(filter(None, found.groups())))
-    if rank is None and local:  # it is the rank on the first node only
-        rank = int(local)
-    return Line(log.name, number, text, body, rank, host, time)
+    is_local = rank is None and local is not None
+    if rank is None and (own := local or bare):
+        rank = int(own)
+    return Line(log.name, number, text, body, rank, host, time, is_local)
 
 
 def _seconds(stamp: re.Match[str]) -> float | None:

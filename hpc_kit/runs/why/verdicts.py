@@ -117,7 +117,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
-    last = _last_words(attempt, event, rank) if rule.class_ == "exit-code" else None
+    last = _last_words(attempt, event, rank) if rule.class_ in {"exit-code", "rank-vanished"} else None
     cause = _describe_cause(attempt, event, values, host, last)
     is_mismatch = rule.class_.startswith("collective-")
     # A victim only lost its connection: the rank to blame is another one, or unknown.
@@ -162,7 +162,8 @@ def _describe_cause(
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
     # An exit code alone is no cause.
     if last is not None:
-        cause = f"{cause.partition(', and no line')[0]} after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
+        words = _LABEL.sub("", last.text.strip())[:120]
+        cause = f"{re.split(', and no line| without a', cause)[0]} after it had printed: {words}"
     elif rule.class_ == "exit-code":
         cause = "unknown: " + cause
         if (shown := _last_line(attempt, event, event.rank)) is not None:
