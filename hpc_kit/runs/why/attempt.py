@@ -46,6 +46,9 @@ MAX_HOURS_BEFORE = 15.0
 GOES_ON_AFTER = 60.0
 """Seconds after an error in which another file may still contain progress that was under way."""
 
+LONG_SILENCE = 1800.0
+"""Seconds without a line after which a program that had worked for a shorter time may have hung."""
+
 YEAR = 366 * 86400.0
 
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
@@ -182,6 +185,14 @@ class Attempt:
                 and KERNEL.search(event.line.text)
                 for line, pid in outside
             )
+
+    def silence(self, event: Event) -> float:
+        """Return the seconds for which the program had printed nothing, if it was silent longer than it had worked."""
+        began, ended, times = self.evidence.began, self.evidence.ended, self.of_kind("end")
+        time = max((each.line.time for each in times if each.line.time is not None), default=event.line.time)
+        if began is None or ended is None or time is None or time - ended < max(ended - began, LONG_SILENCE):
+            return 0.0
+        return time - ended
 
     def _hours_before(self, line: Line) -> float:
         """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""

@@ -7,6 +7,7 @@ only if nothing else is found. Then the ranks that did not report, or that calle
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
@@ -95,7 +96,8 @@ def _answer(attempt: Attempt) -> Verdict:
     if culprit is None:
         culprit = _weak_candidate(attempt)
     if culprit is None:
-        return unknown_verdict(attempt)
+        verdict = unknown_verdict(attempt)
+        return replace(verdict, confidence="likely") if _hides_failure(attempt) else verdict
     chain = _chain(attempt, culprit)
     # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
@@ -296,6 +298,7 @@ def _soft(attempt: Attempt) -> list[Event]:
         for event in attempt.of_kind("cause")
         if event.strength == EXCEPTION
         and not (event.is_handled or (event.traceback and event.traceback.is_survived) or attempt.has_gone_on(event))
+        and not attempt.was_handled_before(event)
     ]
     # Other ranks may print a few more steps after an error that ended one.
     late = [
@@ -357,7 +360,7 @@ def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     return [
         event
         for event in attempt.of_class(*classes)
-        if (event.rank is None or event.rank not in reporting)
+        if event.rank not in reporting
         and not _is_killed_by_srun(attempt, event)
         and not any(end.line == event.line and _is_of_cancelled_step(attempt, end) for end in attempt.ends)
     ]
@@ -528,19 +531,21 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         NO_FAILURE,
         evidence=proof,
         fix="nothing to do",
-        confidence="likely" if any(_may_be_hidden(attempt, event) for event in attempt.events) else "certain",
+        confidence="likely" if _hides_failure(attempt) else "certain",
     )
 
 
-def _may_be_hidden(attempt: Attempt, event: Event) -> bool:
+def _hides_failure(attempt: Attempt) -> bool:
     """Return whether an exception near the end of a log was not followed by progress, nor by what logged it."""
-    traceback = event.traceback
-    return (
-        traceback is not None
-        and not (traceback.is_survived or traceback.is_thread or traceback.is_child)
-        and (not traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event)))
+    return any(
+        event.traceback is not None
+        and not (event.traceback.is_survived or event.traceback.is_thread or event.traceback.is_child)
+        and (
+            not event.traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event))
+        )
         and not event.progress
         and event.lines_after <= LAST_LINES
+        for event in attempt.events
     )
 
 

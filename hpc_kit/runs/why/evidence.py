@@ -233,6 +233,8 @@ class Evidence:
         """Ids of the job that its own messages name."""
         self.began: float | None = None
         """The earliest time in the logs of the program."""
+        self.ended: float | None = None
+        """The latest time in the last lines of the program."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""
         self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
@@ -254,13 +256,12 @@ class Evidence:
         self.ranks: set[int] = set()
         self.own_logs: set[int] = set()
         """Ranks that write to a file of their own, which is among the files."""
-        self.world = 0
+        self.world = self.lines = 0
         self.attempts = 1
         self.running: dict[str, int] = {}
         """The last attempt of a file, if the program printed progress or success in it."""
         self.with_progress: set[str] = set()
         """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
-        self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
         self.requeued: set[str] = set()
         """Files that end with a requeue: what they contain belongs to an earlier attempt."""

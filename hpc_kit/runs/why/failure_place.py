@@ -140,10 +140,13 @@ def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
     if killed and event.rule.class_ in {"host-memory", "killed"}:
         return killed[0]
     lost = {each.rank for each in attempt.of_class(*VICTIMS)}
+    # An exception ends its process: the exceptions of other ranks that follow from it are those of victims.
+    explained = {each.rank for each in attempt.events if event.traceback and each.traceback and explains(event, each)}
     # A task ends once in a step. If its number ends again after the error, its first end is that of an earlier step.
     earlier = [end for end in ends if end.line.file == event.line.file and end.line.number < event.line.number]
     later = [end for end in ends if end not in earlier]
     ends = [end for end in ends if end not in earlier or not any(set(end.ranks) & set(each.ranks) for each in later)]
+    ends = [end for end in ends if end.ranks[0] not in explained]
     own = [end for end in ends if end.ranks[0] not in lost]
     return next(iter(own or ends), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from itertools import pairwise
@@ -13,6 +14,7 @@ from hpc_kit.runs.why.evidence import (
     HANDLED_AFTER,
     KERNEL,
     LINE,
+    LINES_OF_END,
     NOT_WRITTEN,
     SYSTEM,
     SYSTEM_MESSAGE,
@@ -54,9 +56,6 @@ _FALLS_BACK = re.compile(
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
 """A network link works again. The line about its failure begins in the same way."""
 
-_STEP_CREATED = re.compile(r"srun: (?:Job )?[Ss]tep created")
-"""A step that had waited for resources starts."""
-
 _MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
 """A file system is back."""
 
@@ -81,8 +80,15 @@ _UNFINISHED = re.compile(
 )
 """A sentence about success that has not come."""
 
-_SAVED = re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b")
-"""The program has written a file. An error of writing before it did not lose the output."""
+_TAKEN_BACK: dict[re.Pattern[str], Callable[[Event], bool]] = {
+    re.compile(r"^srun: (?:Job )?[Ss]tep created"): lambda event: event.rule.class_ == "step-waits",
+    re.compile(r"<All keys matched successfully>"): lambda event: event.rule.name == "checkpoint-ignored",
+    # The program has written a file. An error of writing before it did not lose the output.
+    re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b"): lambda event: (
+        event.strength == LINE and event.rule.class_ in NOT_WRITTEN
+    ),
+}
+"""Lines that take back earlier events of their file, and these events."""
 
 _REFUSED = re.compile(
     r"^(?:sbatch|salloc|srun): error: (?:Batch job submission failed|Unable to allocate resources"
@@ -211,6 +217,8 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
+            # The message of a generic exception may go on with words that would make it a more special one.
+            event.is_hint |= reader.is_cut and not event.lines_after and event.rule.name == "python-exception"
         evidence.nodes.agents |= {(self.log.name, label) for label in self.agents}
         if self.nodes or self.agents - {-1}:
             self._separate_nodes()
@@ -219,6 +227,7 @@ class _FileCollector:
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
         self._note_last_lines()
+        self._note_last_time()
         self._note_stacks()
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
@@ -316,6 +325,14 @@ class _FileCollector:
                 self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
+
+    def _note_last_time(self) -> None:
+        """Note the time of the last line of the program that has one."""
+        own = (text for _, text in reversed(self.reader.last) if not SYSTEM_MESSAGE.search(text))
+        times = (parse_line(self.log, self.labels, 0, text).time for text in itertools.islice(own, LINES_OF_END))
+        time = next((time for time in times if time is not None), None)
+        if time is not None:
+            self.evidence.ended = max(time, self.evidence.ended or 0.0)
 
     def _note_stacks(self) -> None:
         """Note the last stacks of the ranks, if the program printed no progress after them."""
@@ -417,13 +434,9 @@ class _FileCollector:
             if GOES_ON.match(line.body):
                 for event in self.own[-3:]:
                     event.is_survived |= event.line == self.before and event.strength in {LINE, WARNING}
-        if _STEP_CREATED.match(line.body):
-            self._weaken(lambda event: event.rule.class_ == "step-waits")
-        if _SAVED.search(line.body):
-            self._weaken(lambda event: event.strength == LINE and event.rule.class_ in NOT_WRITTEN)
-        if "<All keys matched successfully>" in line.body:
-            for event in self.own:
-                event.is_survived |= event.rule.name == "checkpoint-ignored"
+        for pattern, applies in _TAKEN_BACK.items():
+            if pattern.search(line.body):
+                self._weaken(applies)
         if line.body.startswith("Submitted batch job "):
             # A refusal before it does not concern the job that ran.
             self._weaken(lambda event: event.line.body.startswith("sbatch: "), LINE)
@@ -438,6 +451,7 @@ class _FileCollector:
         for event in self.own:
             if applies(event):
                 event.strength = strength
+                event.is_survived |= strength == WARNING
 
     def _rank_of_message(self, line: Line) -> int | None:
         """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""

@@ -74,7 +74,7 @@ SUCCESS = re.compile(
     r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
     r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+    r"|\bmodel saved (?:to|in|at)\b|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 """The program reports success."""
 
@@ -307,7 +307,8 @@ class LogReader:
         self.lines = 0
         self.last: list[tuple[int, str]] = []
         """The last lines with their numbers."""
-        self.is_binary = False
+        self.is_binary = self.is_cut = False
+        """The file is no text, or its last line has no end."""
         self.error: str | None = None
         self._memory = memory
         self._wants_all = wants_all
@@ -383,6 +384,7 @@ class LogReader:
             # A short block alone may have less than the last lines.
             tail = block if len(block) > 4096 or not tail else tail + b"\n" + block
         if rest:
+            self.is_cut = True
             yield from self._lines_of(rest)
             tail += b"\n" + rest
         self._keep_last(tail)
@@ -486,7 +488,7 @@ def _without_escapes(text: str) -> str:
 
 
 _RANK_PREFIX = re.compile(
-    r"\[(?:(?P<host2>[a-z][a-z-]*\d[\w.-]*)[ :|/] ?)?[Rr](?:ank)? ?(?P<rank>\d+)(?:(?: ?/ ?| of )\d+)?\](?:: ?| )"
+    r"\[(?:(?P<host2>[a-z][a-z-]*\d[\w.-]*)[ :|/] ?)?[Rr](?:ank)?:? ?(?P<rank>\d+)(?:(?: ?/ ?| of )\d+)?\](?:: ?| )"
     r"|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
     r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
