@@ -2202,3 +2202,77 @@ def test_the_gpu_of_an_xid_is_that_of_its_bus_and_not_of_the_rank_that_prints_it
     log += "srun: error: n3: tasks 21-22: Aborted\n"
     verdict = why(tmp_path, job_log=log)
     assert (verdict.class_, verdict.rank, verdict.host) == ("gpu-xid", rank, host)
+
+
+@pytest.mark.parametrize(
+    ("last", "limit", "elapsed", "hung"),
+    [
+        ("02:00:00", "2026-01-02T09:00:00", "", "07:00:00"),
+        ("02:00:00", "", "08:00:00", "07:00:00"),
+        # The program worked for longer than it was silent, or was silent for a few minutes only.
+        ("06:00:00", "2026-01-02T09:00:00", "", ""),
+        ("01:05:00", "2026-01-02T01:25:00", "", ""),
+        ("06:00:00", "", "08:00:00", ""),
+    ],
+)
+def test_a_time_limit_after_a_long_silence_may_be_that_of_a_hang(
+    tmp_path: Path, last: str, limit: str, elapsed: str, hung: str
+) -> None:
+    hour, rest = int(last[:2]), last[2:]
+    times = ["01:00:00", "01:01:00", "01:02:00", f"{hour:02}{rest}"]
+    log = "".join(f"2026-01-02 {time} INFO step {step} loss 2.{step}\n" for step, time in enumerate(times))
+    log += TIME_LIMIT.replace("2026-01-02T03:04:05", limit) if limit else ""
+    files = {"sacct_txt": f"JobID|State|ExitCode|Elapsed\n7|TIMEOUT|0:0|{elapsed}\n"} if elapsed else {}
+    verdict = why(tmp_path, job_log=log, **files)
+    assert (verdict.class_, verdict.confidence) == ("time-limit", "likely" if hung else "certain")
+    assert ("it may have hung" in verdict.cause) == bool(hung)
+    assert hung in verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("words", "confidence"),
+    [
+        ("[stage 1/3] done\n[stage 2/3] done\nPipeline finished successfully\n", "likely"),
+        (STEPS + "training finished successfully\n", "certain"),
+    ],
+)
+def test_a_report_of_success_after_an_exception_is_doubtful(tmp_path: Path, words: str, confidence: str) -> None:
+    before = "" if confidence == "certain" else "[stage 0/3] done\n"
+    verdict = why(tmp_path, job_log=f"{before}{STEPS}{KEY_ERROR}{words.replace('Pipeline', 'Training pipeline')}")
+    assert (verdict.class_, verdict.confidence) == ("no-failure", confidence)
+
+
+def test_the_message_in_a_cut_last_line_may_go_on(tmp_path: Path) -> None:
+    assert why(tmp_path, job_log=STEPS + KEY_ERROR).confidence == "certain"
+    assert why(tmp_path, job_log=(STEPS + KEY_ERROR).rstrip("\n")[:-3]).confidence == "likely"
+
+
+def test_a_missing_command_far_from_the_end_is_doubtful(tmp_path: Path) -> None:
+    missing = "/var/spool/slurmd/job7/slurm_script: line 5: nvidia-smi: command not found\n"
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|127:0|n1\n"
+    assert why(tmp_path, job_log="starts\n" + missing, sacct_txt=rows).confidence == "certain"
+    words = "".join(f"{word} is loaded\n" for word in "abcdefghijklmnopqrstuvwxyz")
+    assert why(tmp_path, job_log="starts\n" + missing + words, sacct_txt=rows).confidence == "likely"
+
+
+def test_a_server_that_is_not_reached_is_not_the_first_rank(tmp_path: Path) -> None:
+    error = "(MaxRetryError(\"HTTPSConnectionPool(host='h.co', port=443): Max retries exceeded with url: /m (Caused by "
+    error += "NewConnectionError('[Errno 101] Network is unreachable'))\"))\n"
+    assert why(tmp_path, job_log="starts\n" + error).class_ == "hub-access"
+    assert why(tmp_path, job_log="starts\nOSError: [Errno 101] Network is unreachable\n").class_ == "unreachable-host"
+
+
+def test_the_exceptions_that_a_broken_gpu_causes_are_those_of_victims(tmp_path: Path) -> None:
+    log = "[rank: 0] starts\n[rank: 1] starts\n"
+    log += TRACEBACK.format(error="torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered")
+    for rank in (0, 1):
+        log += TRACEBACK.format(
+            error=f"torch.distributed.DistBackendError: NCCL communicator was aborted on rank {rank}."
+        )
+    log += "srun: error: n1: task 1: Exited with exit code 1\n"
+    assert (why(tmp_path, job_log=log).class_, why(tmp_path, job_log=log).rank) == ("gpu-ecc", None)
+    # The message of a library is repeated by the exception of its rank.
+    log = "ncclInternalError: Internal check failed.\nCUDA error: uncorrectable ECC error encountered\n"
+    log += f"[rank: 1] {TRACEBACK.format(error='torch.distributed.DistBackendError: NCCL error in: x.cpp:9').strip()}\n"
+    log += "srun: error: n1: task 1: Exited with exit code 1\n"
+    assert why(tmp_path, job_log=log).rank == 1

@@ -188,11 +188,13 @@ class Attempt:
 
     def silence(self, event: Event) -> float:
         """Return the seconds for which the program had printed nothing, if it was silent longer than it had worked."""
-        began, ended, times = self.evidence.began, self.evidence.ended, self.of_kind("end")
-        time = max((each.line.time for each in times if each.line.time is not None), default=event.line.time)
-        if began is None or ended is None or time is None or time - ended < max(ended - began, LONG_SILENCE):
+        began, ended = self.evidence.began, self.evidence.ended
+        if began is None or ended is None:
             return 0.0
-        return time - ended
+        times = [each.line.time for each in (event, *self.of_kind("end")) if each.line.time is not None]
+        elapsed = max((parse_limit(row.elapsed) or 0 for row in self.rows), default=0)
+        silence = max(times) - ended if times else elapsed - (ended - began)
+        return silence if silence > max(ended - began, LONG_SILENCE) else 0.0
 
     def _hours_before(self, line: Line) -> float:
         """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""

@@ -536,14 +536,14 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
 
 
 def _hides_failure(attempt: Attempt) -> bool:
-    """Return whether an exception near the end of a log was not followed by progress, nor by what logged it."""
+    """Return whether an exception near the end of a log was not followed by enough progress, nor by what logged it."""
     return any(
         event.traceback is not None
         and not (event.traceback.is_survived or event.traceback.is_thread or event.traceback.is_child)
         and (
             not event.traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event))
         )
-        and not event.progress
+        and not event.is_handled
         and event.lines_after <= LAST_LINES
         for event in attempt.events
     )
