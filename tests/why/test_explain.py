@@ -2276,3 +2276,33 @@ def test_the_exceptions_that_a_broken_gpu_causes_are_those_of_victims(tmp_path: 
     log += f"[rank: 1] {TRACEBACK.format(error='torch.distributed.DistBackendError: NCCL error in: x.cpp:9').strip()}\n"
     log += "srun: error: n1: task 1: Exited with exit code 1\n"
     assert why(tmp_path, job_log=log).rank == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "class_"),
+    [
+        ("{abort}{kill}", "late-rank"),  # srun ended the rank for which the others had waited
+        ("{kill}{abort}", "killed"),
+    ],
+)
+def test_a_rank_that_was_killed_after_the_others_had_waited_for_it(tmp_path: Path, ends: str, class_: str) -> None:
+    log = "".join(f"{rank}: step {step} loss 2.{step}\n" for step in range(5) for rank in range(4))
+    log += "0: saving step 5\n" + "".join(
+        f"{rank}: {TIMED_OUT_CALL.format(rank=rank, number=9, size=4)}" for rank in (1, 2, 3)
+    )
+    abort = "srun: error: n1: tasks 1-3: Aborted\n"
+    log += ends.format(abort=abort, kill="srun: error: n1: task 0: Killed\n")
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == (class_, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "class_"),
+    [
+        ("'module.bert.embeddings.weight', 'module.classifier.bias'", "checkpoint-mismatch"),
+        ("'cls.predictions.bias', 'cls.seq_relationship.weight'", "no-failure"),
+    ],
+)
+def test_weights_that_transformers_does_not_use(tmp_path: Path, keys: str, class_: str) -> None:
+    log = f"Some weights of the model checkpoint at out were not used when initializing BertModel: [{keys}]\n{STEPS}"
+    assert why(tmp_path, job_log=log, sacct_txt=COMPLETED).class_ == class_

@@ -387,6 +387,11 @@ class Attempt:
             return 0
         return next((place for place, end in enumerate(ends) if event.rank in end.ranks), math.inf)
 
+    def was_killed_late(self, line: Line) -> bool:
+        """Return whether a kill was reported after the end of a rank that had waited in vain: srun killed the rest."""
+        waited = {event.rank for event in self.of_class("collective-timeout")}
+        return any(_comes_before(end.line, line) and end.ranks and waited.issuperset(end.ranks) for end in self.ends)
+
     def failed_ends(self) -> list[TaskEnd]:
         """Return the ends of ranks that failed by themselves, in the order of time."""
         ends = [end for end in self.ends if end.has_failed and end.ranks]

@@ -380,6 +380,8 @@ def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
 
     A rank that lost another one ends with an exit code, too. Then the kill may have come first.
     """
+    if attempt.was_killed_late(event.line):
+        return True
     if not event.line.body.startswith("srun: error: ") or any(
         each.rule.class_ not in {"exit-code", "terminated", "killed"} for each in attempt.of_kind("consequence")
     ):

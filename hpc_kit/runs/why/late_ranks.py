@@ -475,7 +475,8 @@ def _find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
 
 def _ended(attempt: Attempt, rank: int) -> bool:
     lost = any(event.rank == rank for event in attempt.of_class("connection-lost"))
-    return not lost and any(rank in end.ranks and end.has_failed for end in attempt.ends)
+    ends = [end for end in attempt.ends if rank in end.ranks and end.has_failed]
+    return not lost and any(end.signal != "Killed" or not attempt.was_killed_late(end.line) for end in ends)
 
 
 def _event(attempt: Attempt, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
