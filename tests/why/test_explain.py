@@ -2306,3 +2306,18 @@ def test_a_rank_that_was_killed_after_the_others_had_waited_for_it(tmp_path: Pat
 def test_weights_that_transformers_does_not_use(tmp_path: Path, keys: str, class_: str) -> None:
     log = f"Some weights of the model checkpoint at out were not used when initializing BertModel: [{keys}]\n{STEPS}"
     assert why(tmp_path, job_log=log, sacct_txt=COMPLETED).class_ == class_
+
+
+def test_data_that_is_damaged_is_no_checkpoint_that_was_not_saved(tmp_path: Path) -> None:
+    not_saved = "ERROR: failed to save checkpoint: [Errno 122] Disk quota exceeded: '/home/u/ck/3.pt'\n"
+    data = TRACEBACK.format(error="OSError: image file is truncated (12 bytes not processed)")
+    assert why(tmp_path, job_log=STEPS + not_saved + STEPS + data).class_ == "corrupt-file"
+
+
+@pytest.mark.parametrize("label", ["2026-02-01T10:00:12 {}: ", "[2026-02-01 10:00:12] {}: ", "{}: "])
+def test_labels_behind_the_time_that_a_pipe_adds(tmp_path: Path, label: str) -> None:
+    log = "".join(f"{label.format(rank)}step {step} loss 2.{step}\n" for step in range(5) for rank in range(3))
+    for rank, error in ((0, LOST), (1, KEY_ERROR), (2, LOST)):
+        log += "".join(f"{label.format(rank)}{line}\n" for line in error.splitlines())
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")

@@ -55,6 +55,11 @@ _SAYS_NOT_WRITTEN = re.compile(
 )
 """A program says that it has not written a file."""
 
+_READS_SAVED = re.compile(
+    r"(?i)checkpoint|ckpt|serialization\.py|PytorchStream|safetensor|pickle|load_state|\b(?:resum|restor)(?:e|ing)\b|\.pth?\b"
+)
+"""An error about a damaged file that the program itself has saved, and not about its data."""
+
 _OWN_MISTAKE = re.compile(
     r"(?:Key|Index|Attribute|Name|Type|ZeroDivision|UnboundLocal|Assertion|NotImplemented)Error\b"
 )
@@ -486,19 +491,18 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
 
 
 def _left_file_damaged(event: Event, culprit: Event) -> bool:
-    """Return whether a file could not be written, which the program survived, before it read a damaged file."""
+    """Return whether a file could not be written, which the program survived, before it read a damaged checkpoint."""
+    text = culprit.traceback.text if culprit.traceback else culprit.line.body
+    # An error of a thread, or one without a line of the program, may be that of a helper.
+    trace = None if event.traceback is None or event.traceback.is_thread else event.traceback.own_frame
     return (
         culprit.rule.class_ == "corrupt-file"
+        and _READS_SAVED.search(text) is not None
         and event.order < culprit.order
         and event.strength > WARNING
         and explains(event, culprit)
-        and (_lost_output(event) or (event.rule.class_ in NOT_WRITTEN and _is_of_program(event)))
+        and (_lost_output(event) or (event.rule.class_ in NOT_WRITTEN and trace is not None))
     )
-
-
-def _is_of_program(event: Event) -> bool:
-    """Return whether an exception went through the code of the program, and not only through a thread of a helper."""
-    return event.traceback is not None and event.traceback.own_frame is not None and not event.traceback.is_thread
 
 
 def _tried_to_the_end(attempt: Attempt, event: Event) -> bool:

@@ -27,7 +27,7 @@ from hpc_kit.runs.why.evidence import (
     specify_exit_code,
 )
 from hpc_kit.runs.why.launcher_reports import LauncherReports, starts_report
-from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
+from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS, LogReader, detect_labels, match_label, parse_line, read_head
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
@@ -271,7 +271,7 @@ class _FileCollector:
 
     def _label(self, line: Line) -> re.Match[str] | None:
         """Return the label of a line, if labels name ranks."""
-        return self.labels.match(line.text) if self.labels and "rank" in self.labels.groupindex else None
+        return match_label(self.labels, line.text) if self.labels and "rank" in self.labels.groupindex else None
 
     def _find_silent_ranks(self) -> None:
         """Take back the progress after an error whose rank prints none at the end of the file, but others do."""

@@ -56,7 +56,7 @@ _PROGRESS = re.compile(
     r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
     r"|frame(?! #)|chunk|\d+/\d+"
 )
-_PATH = re.compile(r"\S*/[A-Za-z_][\w.-]*/\S*")
+_PATH = re.compile(r"/[A-Za-z_][\w.-]*/\S*")
 """The path of a file, whose folders may be named after a training."""
 
 SOFTENED = re.compile(
@@ -546,7 +546,7 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     head = [line for line in read_head(path).splitlines() if line.strip()]
     lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
-        labelled = sum(pattern.match(line) is not None for line in lines)
+        labelled = sum(match_label(pattern, line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):
             return pattern
     for pattern in _RANK_AND_HOST_LABELS:
@@ -560,15 +560,21 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     return None
 
 
+def match_label(labels: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the label of a line, also behind the time stamp that a pipe to `ts` adds."""
+    stamp = _STAMP.match(text)
+    return labels.match(text, stamp.end() if stamp else 0)
+
+
 def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: str) -> Line:
     """Return a line without its prefixes, with the rank, host and time that they give."""
     body, rank, host, time = text, log.rank, log.host, None
     local = bare = stated = None
-    if labels and (label := labels.match(body)):
+    if labels and (label := match_label(labels, body)):
         given = label.groupdict()
         rank = int(given["rank"]) if "rank" in given else rank
         host = given.get("host", host)
-        body = body[label.end() :]
+        body = body[: label.start()] + body[label.end() :]
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
             stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"] or stated

@@ -162,8 +162,8 @@ def _describe_cause(
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
     # An exit code alone is no cause.
     if last is not None:
-        words = _LABEL.sub("", last.text.strip())[:120]
-        cause = f"{re.split(', and no line| without a', cause)[0]} after it had printed: {words}"
+        cause = re.split(", and no line| without a", cause)[0]
+        cause += f" after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
     elif rule.class_ == "exit-code":
         cause = "unknown: " + cause
         if (shown := _last_line(attempt, event, event.rank)) is not None:
