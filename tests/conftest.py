@@ -17,6 +17,8 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 
+os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported; the processes of the tests share few cores
+
 settings.register_profile("any machine", deadline=None)  # a busy machine is slow
 settings.load_profile("any machine")
 
@@ -28,13 +30,14 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 LAUNCHER_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "HPC_KIT_")
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+REMOVED = LAUNCHER_NAMES | {"OMP_NUM_THREADS"}
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No launcher, no user's cluster, no cache or state outside the test's own folders."""
     for name in list(os.environ):
-        if (name.startswith(LAUNCHER_PREFIXES) or name in LAUNCHER_NAMES) and name != "HPC_KIT_REQUIRE_ORACLES":
+        if (name.startswith(LAUNCHER_PREFIXES) or name in REMOVED) and name != "HPC_KIT_REQUIRE_ORACLES":
             monkeypatch.delenv(name)
     home = tmp_path_factory.getbasetemp() / "home"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))

@@ -431,7 +431,8 @@ class _Reader:
             written += [each for item in node.children if item.type == "case_item" for each in _patterns(item)]
         elif variable is None or node.type.startswith("c_style"):
             written = []
-        words = tuple(self._text(each) for each in written if each != variable)
+        runs = self._runs(each for each in written if each != variable)
+        words = tuple(self.text[run[0].start_byte : run[-1].end_byte] for run in runs)
         return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "", words)
 
     # Words

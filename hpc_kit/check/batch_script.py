@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import groupby
@@ -15,6 +16,7 @@ from hpc_kit.check.bash_syntax import (
     Part,
     SyntaxProblem,
     SyntaxTree,
+    Word,
     parse,
     program_of,
     with_nested_parts,
@@ -84,9 +86,15 @@ _OUTDATED = re.compile(
 _REASON = re.compile(
     r"(?i)\b(because|since|so that|otherwise|on purpose|deliberate(ly)?|intention(al|ally|ed)?|by design|workaround"
     r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|node|partition|site)|for (this|our) group"
-    r"|admins?|administrators?|policy|prolog|reserved)\b"
+    r"|admins?|administrators?|policy|prolog|reserved|harmless|without harm|best effort|may (die|fail))\b"
 )
 """Words of a comment that names a reason."""
+
+
+def _is_one_word(word: Word) -> bool:
+    """Tell whether an element of a list is exactly one word: no pattern, no braces, no unquoted variable."""
+    loose = (part for part in word.parts if not part.quoted)
+    return not any(part.kind != "text" or re.search(r"[*?{\[]", part.text) for part in loose)
 
 
 class Site(NamedTuple):
@@ -465,6 +473,14 @@ class BatchScript:
         exports = [step for step in self.commands if step.name in {"declare", "export"}]
         names = {text for step in exports for text in step.texts[1:] if text.isidentifier()}
         return [each for each in self.assignments if each.is_exported or each.name in names]
+
+    @cached_property
+    def list_lengths(self) -> dict[str, int]:
+        """The number of elements of the lists that the script sets once, each element as exactly one word."""
+        counts = Counter(each.name for each in self.written_assignments)
+        once = (each for each in self.written_assignments if counts[each.name] == 1)
+        lists = {each.name: each.value.elements for each in once if not (each.append or each.indexed)}
+        return {name: len(words) for name, words in lists.items() if words and all(map(_is_one_word, words))}
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""

@@ -16,6 +16,7 @@ from hpc_kit.check.programs import (
     CONTAINER_VALUED,
     HELPER_PROGRAMS,
     MULTIPLIERS,
+    NO_TRAINING,
     PYTHON,
     REMOTE,
     SHELL_BUILTINS,
@@ -175,6 +176,9 @@ def _split_assignment(text: ExpandedText) -> tuple[str, ExpandedText] | None:
 
 
 def _wrapper(words: Words) -> Split:
+    # `command -v mpirun` only looks for the program.
+    if _name(words) == "command" and words[1:] and words[1].text in {"-v", "-V"}:
+        return _program(words)
     options = WRAPPERS[_name(words)]
     index = _index_after_options(words, options.valued) + options.positional
     variables = []
@@ -438,8 +442,8 @@ _CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
-_OF_TRAINER = re.compile(r"--(do[-_]train|per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
-"""Options that Hugging Face's TrainingArguments have."""
+_OF_TRAINER = re.compile(r"--(per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
+"""Options of Hugging Face's TrainingArguments. Programs for TensorFlow and JAX have --do_train, too."""
 
 
 class LaunchLine(NamedTuple):
@@ -550,6 +554,12 @@ class LaunchLine(NamedTuple):
         """True if the name of the program says that it trains."""
         name = self.file.text if self.file is not None else " ".join(self.program.texts[:1])
         return re.search(r"train|tun(e|ing)", name) is not None
+
+    @property
+    def is_no_training(self) -> bool:
+        """True if the name of the program says that it prepares data, or works with the results of a training."""
+        name = re.split(r"[/.]", self.file.text.removesuffix(".py"))[-1] if self.file is not None else ""
+        return NO_TRAINING.match(name) is not None
 
     @property
     def in_loop(self) -> bool:

@@ -77,8 +77,8 @@ SHELL_BUILTINS = frozenset({
 """Commands that bash runs itself."""
 
 HELPER_PROGRAMS = frozenset({
-    "aklog", "apptainer", "awk", "basename", "cat", "chmod", "chown", "cksum", "clear", "cmp", "conda", "cp",
-    "curl", "cut", "date", "dcgmi", "dd", "df", "diff", "dirname", "docker", "dos2unix", "du", "echo", "enroot",
+    "aklog", "apptainer", "awk", "basename", "cat", "chmod", "chown", "cksum", "clear", "cmp", "command", "conda",
+    "cp", "curl", "cut", "date", "dcgmi", "dd", "df", "diff", "dirname", "docker", "dos2unix", "du", "echo", "enroot",
     "env", "false", "file", "find", "free", "git", "grep", "gunzip", "gzip", "head", "hf", "hostname",
     "huggingface-cli", "ibstat", "id", "ifconfig", "install", "ip", "kinit", "ldd", "less", "ln", "ls", "lscpu",
     "lspci", "md5sum", "mkdir", "mktemp", "module", "more", "mount", "mv", "nl", "nproc", "numactl", "nvcc",
@@ -90,6 +90,15 @@ HELPER_PROGRAMS = frozenset({
     "whoami", "xargs", "zcat",
 })  # fmt: skip
 """Programs that prepare, look or clean up; a job is not run for their sake."""
+
+COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
+"""Programs that copy or pack files."""
+
+NO_TRAINING = re.compile(
+    r"(?i)(?:(?!train|tun(?:e|ing)).)*?(?<![a-z])(analy|clean|collect|convert|eval|export|extract|generat|infer|merge|plot"
+    r"|post(?![-_]?train)|predict|preproc|report|score|serve|test|valid)"
+)
+"""Names of programs and jobs that prepare data, or work with the results of a training."""
 
 SERVERS = frozenset({
     "code", "code-server", "jupyter", "jupyter-lab", "jupyter-notebook", "mlflow", "ollama", "tensorboard", "vllm",

@@ -20,7 +20,8 @@ from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.default_cluster import ClusterChoice, configured_name, default_cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Origins
-from hpc_kit.spec.launcher_command import adopt_launcher, check_launcher_size, find_launcher
+from hpc_kit.spec.launch_from_command import adopt_launcher, check_launcher_size
+from hpc_kit.spec.launcher_command import find_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.resources import Resources

@@ -14,7 +14,7 @@ from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, parse_count, split
 from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, format_layout
-from hpc_kit.spec.launcher_command import adopt_launcher
+from hpc_kit.spec.launch_from_command import adopt_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_COUNT_FIELDS, GPU_FIELDS, Resources, excluded_options
 from hpc_kit.spec.restart import check_restart, list_restart_doubts

@@ -29,7 +29,7 @@ def test_a_comment_silences_its_rule_at_its_place(text: str) -> None:
 
 
 def test_a_comment_silences_no_other_rule_and_no_other_line() -> None:
-    assert codes("export MASTER_PORT=29500  # kit: ignore[KIT303] x\n") == ["KIT100", "KIT302"]
+    assert codes("export MASTER_PORT=29500  # kit: ignore[KIT304] x\n") == ["KIT100", "KIT302"]
     text = "A=1  # kit: ignore[KIT302] x\n\nexport MASTER_PORT=29500\n"
     assert codes(text) == ["KIT100", "KIT302"]
 

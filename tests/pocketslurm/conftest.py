@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import signal
 import subprocess
 import time
@@ -12,25 +13,23 @@ from typing import TypeVar
 
 import pytest
 
+import pocketslurm
 from pocketslurm.commands.pocketslurm import install
 from pocketslurm.pytest_plugin import find_processes
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import Settings
-from tests.pocketslurm import forked
-from tests.pocketslurm.forked import PIPE
+from tests.preloaded import Preloaded
 
 T = TypeVar("T")
 PATIENCE = 30.0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of this folder first.
-
-    They fork the test's process, and torch's TCPStore makes such forks unsafe: from its first use on, each fork closes
-    the two file descriptors of libuv's signal pipe by number, also where a command has long opened its own files there.
-    """
-    items.sort(key=lambda item: not item.path.is_relative_to(Path(__file__).parent))
+MODULES = tuple(
+    name
+    for _, name, _ in pkgutil.walk_packages(pocketslurm.__path__, "pocketslurm.")
+    if name not in {"pocketslurm.__main__", "pocketslurm.pytest_plugin"}
+)
 
 
 def wait_for(condition: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
@@ -49,6 +48,8 @@ class Slurm:
     """The commands of one embedded Slurm, called from a folder of its own."""
 
     def __init__(self, root: Path, **settings: object) -> None:
+        self.commands = 0
+        self.first = ""  # code that each command runs first, also for the daemons that it starts
         self.folder = root / "work"
         self.folder.mkdir(parents=True)
         self.directory = root / "state"
@@ -56,25 +57,29 @@ class Slurm:
         self.settings = Settings(**chosen)  # type: ignore[arg-type]
         self.environ = install(self.settings, self.directory, os.environ)
 
-    def start(self, *argv: str, env: dict[str, str] | None = None, folder: Path | None = None) -> subprocess.Popen[str]:
-        """Start a command, by default in the work folder."""
-        return forked.start(argv, {**self.environ, **(env or {})}, folder or self.folder, stdin=PIPE)
+    def start(
+        self, *argv: str, stdin: str = "", env: dict[str, str] | None = None, folder: Path | None = None
+    ) -> Preloaded:
+        """Start a command, by default in the work folder. Scripts of tests start commands as new interpreters."""
+        self.commands += 1
+        environ = {**self.environ, **(env or {})}
+        output = self.folder.parent / f"command{self.commands}"
+        words = ["-c", f"{self.first}\nfrom pocketslurm.__main__ import main\nmain()", *argv]
+        return Preloaded(words, environ, folder or self.folder, output, stdin=stdin, modules=MODULES)
 
-    def run(
-        self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, stdin: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        process = self.start(*argv, env=env)
-        out, err = process.communicate(stdin or "", timeout=60)
-        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+        process = self.start(*argv, stdin=stdin, env=env)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(argv, process.wait(), out, err)
 
-    def check_output(self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
+    def check_output(self, *argv: str, stdin: str = "", env: dict[str, str] | None = None) -> str:
         """Return the output of a command, which must succeed and print nothing on stderr."""
         done = self.run(*argv, stdin=stdin, env=env)
         assert (done.returncode, done.stderr) == (0, ""), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def refused(self, *argv: str, stdin: str | None = None) -> tuple[int, str]:
+    def refused(self, *argv: str, stdin: str = "") -> tuple[int, str]:
         """Return the exit status and the error message of a command that must fail and print nothing on stdout."""
         done = self.run(*argv, stdin=stdin)
         assert done.stdout == ""
@@ -139,13 +144,6 @@ class Slurm:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         assert left == [], "processes were left behind"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _databases_are_closed_before_forks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        forked.close_databases_before_forks(patch)
-        yield
 
 
 @pytest.fixture

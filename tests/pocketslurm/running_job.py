@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.pocketslurm import forked
 from tests.pocketslurm.conftest import Slurm, wait_for
+from tests.preloaded import Preloaded
 
 
 class StepOutput(NamedTuple):
@@ -51,26 +49,23 @@ class RunningJob:
         # Python's own, where the tests' interpreter runs with coverage and the like.
         self.environ["PATH"] = self.slurm.environ["PATH"]
 
-    def start(
-        self, *argv: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
-    ) -> subprocess.Popen[str]:
+    def start(self, *argv: str, env: dict[str, str] | None = None, stdin: str = "") -> Preloaded:
         """Start an srun in its own session, so that signals of a test reach nothing else."""
-        return forked.start(["srun", *argv], {**self.environ, **(env or {})}, self.folder, stdin=stdin)
+        return self.slurm.start("srun", *argv, stdin=stdin, env={**self.environ, **(env or {})}, folder=self.folder)
 
-    def end(self, process: subprocess.Popen[str], stdin: str | None = None) -> StepOutput:
+    def end(self, process: Preloaded) -> StepOutput:
         """Wait for an srun, at most 20 s."""
         try:
-            out, err = process.communicate(stdin, timeout=20)
+            out, err = process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
+            process.kill()
+            out, err = process.output()
             pytest.fail(f"srun did not end; its output:\n{out}\n{err}")
-        return StepOutput(process.returncode, sorted(out.splitlines()), sorted(err.splitlines()))
+        return StepOutput(process.wait(), sorted(out.splitlines()), sorted(err.splitlines()))
 
-    def srun(self, *argv: str, env: dict[str, str] | None = None, stdin: str | None = None) -> StepOutput:
+    def srun(self, *argv: str, env: dict[str, str] | None = None, stdin: str = "") -> StepOutput:
         """Run an srun and wait for it."""
-        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        return self.end(self.start(*argv, env=env, stdin=source), stdin)
+        return self.end(self.start(*argv, env=env, stdin=stdin))
 
     def text(self, name: str) -> str:
         """Return the text of a file in the folder of the job."""

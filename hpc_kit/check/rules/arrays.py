@@ -9,10 +9,11 @@ from math import prod
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, Word
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.rules.files import differs_between_elements
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
 from hpc_kit.check.rules.set_up import counts_from_one
@@ -52,18 +53,16 @@ class _Index:
 
     def __init__(self, script: BatchScript) -> None:
         self.values: dict[str, str] = {}
-        self.lengths: dict[str, int] = {}
+        self.lengths = script.list_lengths
         self.padded: set[str] = set()
         seen: set[str] = set()
         for each in script.written_assignments:
-            # A variable with several values, or a list that grows, may be anything.
+            # A variable with several values may be anything.
             if each.name in seen or each.append or each.indexed:
                 self.values.pop(each.name, None)
-                self.lengths.pop(each.name, None)
             elif each.value.elements is None:
                 self.values[each.name] = each.value.unquoted
-            elif all(map(_is_one_word, each.value.elements)):
-                self.lengths[each.name] = len(each.value.elements)
+            else:
                 self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
             seen.add(each.name)
 
@@ -102,13 +101,6 @@ class _Index:
 
 _PLACEHOLDER = re.compile(r"(?i)[\"']?(\W*|_+|x+|none|null|dummy|unused|placeholder|skip|pad(ding)?|n/?a)[\"']?\Z")
 """An element 0 that only lets a list count from 1."""
-
-
-def _is_one_word(word: Word) -> bool:
-    """Tell whether an element of a list is exactly one word: no pattern, no braces, no unquoted variable."""
-    if any(part.kind != "text" and not part.quoted for part in word.parts):
-        return False
-    return not any(part.kind == "text" and not part.quoted and re.search(r"[*?{\[]", part.text) for part in word.parts)
 
 
 _LINE_OF_FILE = re.compile(
@@ -341,11 +333,7 @@ _FOLDERS_OF_RUNS = (
     "experiment-dir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
 )  # fmt: skip
 _RUN_NAMES = ("name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
-_SAME_FOR_ALL = re.compile(
-    r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|PWD"
-    r"|(?!\w*(LOCAL|NODE|JOB|RUN|TASK|TE?MP))(\w+_)?(HOME|WORK|SCRATCH|PROJECT|STORE))\b\}?"
-)
-_FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
+_FILE = re.compile(r"\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 
 
 @rule("KIT253", "warning")
@@ -364,7 +352,9 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
     for launch in script.training:
         files = [text for name in _OUTPUTS if (text := launch.argument(name)) is not None]
-        file = next((text for text in files if _FILE.match(_SAME_FOR_ALL.sub("", text.text))), None)
+        file = next(
+            (text for text in files if _FILE.search(text.text) and not differs_between_elements(text.text)), None
+        )
         folder = launch.argument(*_OUTPUT_FOLDERS)
         # Other programs make a folder with a name of its own in --output-dir.
         if folder is None and (launch.trains_with_hugging_face or _hides_element(launch)):
@@ -381,7 +371,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
             what = f"all elements of the array write {file.text}"
             yield Problem(_option_word(launch, file), what, remedy, (directive.line, file.line))
         # With a name for each element, the program mostly makes a folder of that name.
-        elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
+        elif folder is not None and folder.text and not names_run and not differs_between_elements(folder.text):
             what = f"all elements of the array save their results in {folder.text}"
             yield Problem(_option_word(launch, folder), what, remedy, (directive.line, folder.line))
         for output in overwritten_files(launch):
@@ -409,7 +399,7 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
             continue
         path = script.resolve(output.unquoted)
         readers = [launch for launch in script.training if any(path in text for text in launch.program.texts)]
-        own = "$" in _SAME_FOR_ALL.sub("", path) or (readers and _moves_to_own_folder(script, readers[0]))
+        own = differs_between_elements(path) or (readers and _moves_to_own_folder(script, readers[0]))
         if readers and not own and "/" in path.strip("./"):
             what = f"all elements of the array write their settings to {path}: line {readers[0].line} reads any of them"
             yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
@@ -542,7 +532,7 @@ def _hides_element(launch: LaunchLine) -> bool:
     texts = [re.sub(rf"\$\{{{NAME}\[[^]]*\]\}}", "$?", word.text) for word in words]
     if any(_INDEX in text for text in texts):
         return False
-    differs = [index for index, text in enumerate(texts) if "$" in _SAME_FOR_ALL.sub("", text)]
+    differs = [index for index, text in enumerate(texts) if differs_between_elements(text)]
     named = [texts[index].partition("=")[0] if "=" in texts[index] else texts[max(index - 1, 0)] for index in differs]
     return bool(named) and all(map(_SETTINGS.match, named))
 
@@ -550,4 +540,4 @@ def _hides_element(launch: LaunchLine) -> bool:
 def _moves_to_own_folder(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a `cd` before the training goes to a folder of the element alone."""
     moves = [step for step in script.commands_before(launch.command) if step.name in {"cd", "pushd"} and step.words[1:]]
-    return bool(moves) and "$" in _SAME_FOR_ALL.sub("", moves[-1].texts[1])
+    return bool(moves) and differs_between_elements(moves[-1].texts[1])

@@ -10,8 +10,8 @@ from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine, is_known_program
-from hpc_kit.check.programs import HELPER_PROGRAMS
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, is_known_program
+from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
 from hpc_kit.check.rules.steps import never_ends
@@ -272,32 +272,30 @@ _STARTERS = re.compile(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|pyth
 
 @rule("KIT423")
 def unreachable_training(script: BatchScript) -> Iterator[Problem]:
-    """The job ends before its training, or only prints the command.
+    """The job ends before its training or before its last commands, or only prints the command.
 
     An `exit` without a condition, or an `echo` in front of the launch line, is often left behind from a test. The job
-    ends within seconds, as COMPLETED.
+    ends within seconds, as COMPLETED. `exec srun ...` replaces the shell: a copy of the results below it never runs.
 
-    Fix: remove the `exit`, or the `echo`.
-    Documented: bash(1), exit.
+    Fix: remove the `exit`, the `exec` or the `echo`.
+    Documented: bash(1), exit and exec.
     """
-    # The trainings at the top level, and in functions that the script calls.
-    calls = {step.name for step in script.commands}
-    functions = [launch.command.around("function") for launch in script.training]
-    reached = [
-        launch
-        for launch, function in zip(script.training, functions, strict=True)
-        if function is None or function.name in calls
-    ]
+    # The trainings at the top level, and in functions that the script calls, and what belongs to the end of a job.
+    calls = {None, *(step.name for step in script.commands)}
+    functions = [(launch.line, launch.command.around("function")) for launch in script.training]
+    reached = [line for line, function in functions if (function.name if function is not None else None) in calls]
+    ends = [step for step in script.batch_commands if step.name in COPIES | {"sbatch"}]
+    reached += [step.line for step in ends if not step.around("function")]
     for step in script.batch_commands:
         if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
             continue
         # A branch, a loop, `&&` or `||` is a condition.
         if step.compounds or step.position.is_chained:
             continue
-        later = next((each for each in reached if each.line > step.line), None)
-        if later is not None and step.syntax.output is None:
-            what = f"the script ends here: line {later.line} never runs"
-            yield Problem(step, what, f"remove {step.name}", (later.line,))
+        later = next((line for line in reached if line > step.line), None)
+        if later is not None and (step.name == "exec" or step.syntax.output is None):
+            what = f"the script ends here: line {later} never runs"
+            yield Problem(step, what, f"remove {step.name}", (later,))
             return
     yield from _only_printed(script)
 
@@ -432,15 +430,18 @@ _PARSED = re.compile(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
 
 @rule("KIT429")
 def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
-    """A dependency on the message of sbatch instead of a job id.
+    """A dependency on the message of sbatch instead of a job id, or one that does not order the jobs.
 
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
+    `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
 
-    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs.
+    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs; one name for
+    all jobs of a chain.
     Documented: sbatch(1), --parsable and --dependency.
     """
     yield from _malformed_dependency(script)
+    yield from _unordered_jobs(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
         return
@@ -482,6 +483,24 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
 
 
+_NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
+
+
+def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
+    """Find `singleton` for the jobs of a chain that each have a name of their own."""
+    for step in script.batch_commands if "singleton" in script.code else ():
+        codes = [step.written, *(part.text.strip() for part in step.substitutions)]
+        code = next((code for code in codes if re.match(r"sbatch\s.*\bsingleton\b", code)), "")
+        name, loop = _NAME_OF_JOB.search(code), step.around(*LOOPS)
+        if name is None or loop is None:
+            continue
+        # Jobs with another argument each are no chain.
+        rest = _NAME_OF_JOB.sub(" ", re.sub(r"\s(?:-[oe]\s*|--(?:output|error)[= ])\S+", " ", code))
+        if script.changed_in(loop) & set(re.findall(r"\$\{?(\w+)", name[1])) - set(re.findall(r"\w+", rest)):
+            what = f"singleton waits for jobs of the same name, but each has its own, {name[1]}: all run side by side"
+            yield Problem(step, what, "give all jobs of the chain one name", (step.line,), certain=False)
+
+
 def _submits(script: BatchScript, code: str) -> bool:
     """Tell whether code is a call of sbatch, or of a function that ends in one."""
     name = code.split(None, 1)[0] if code.strip() else ""
@@ -518,7 +537,8 @@ def waits_for_job(script: BatchScript) -> Iterator[Problem]:
         waits = step.name == "sbatch" and not {"-W", "--wait"}.isdisjoint(step.texts)
         waits = waits or _calls(step, r"\bsbatch\b[^|;]*\s(-W|--wait)\s")
         itself = "SLURM_JOB_ID" in step.written
-        if (waits or (looks and step.in_condition("while", "until"))) and not itself and not step.in_background:
+        waits = waits or (looks and not itself and step.in_condition("while", "until"))
+        if waits and not step.in_background:
             what = "the GPUs of this job are idle until the other job has ended"
             yield Problem(step, what, "write sbatch --dependency=afterok:..., and end this job")
 

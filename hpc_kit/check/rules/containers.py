@@ -178,12 +178,14 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
     folder and /tmp, and with --contain nothing but --bind. Further folders such as /scratch need --bind, unless the
     site adds them to apptainer.conf. The program ends with "No such file or directory". What it writes to a folder of
     the image, such as `--output-dir /out` without a mount at /out, vanishes with the container. With `--bind
-    /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system").
+    /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system"). A space behind a comma ends the list of
+    mounts: the launcher takes the next mount for its program.
 
     Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`; without `:ro` where the program writes.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
     """
     yield from _read_only_results(script)
+    yield from _split_lists(script)
     # A variable or a module of the site may bind further folders.
     if script.sources_files or any(map(_BINDS.match, script.assigned)):
         return
@@ -191,7 +193,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.launch_lines:
         container = container_of(launch)
-        if container is None:
+        if container is None or any(text.endswith(",") for text in container.binds):
             continue
         # A variable may stand for any folder, or for further options.
         unknown = any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in container.destinations)
@@ -205,28 +207,47 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             yield from _unseen_path(script, launch, container)
 
 
+def _split_lists(script: BatchScript) -> Iterator[Problem]:
+    """Find a list of mounts that a space ends, `--container-mounts=/a:/a, /b:/b`, also in a variable without quotes."""
+    for stage in (stage for launch in script.launch_lines for stage in launch.stages):
+        for before, word, following in zip(stage.words, stage.words[1:], stage.words[2:], strict=False):
+            given = _MOUNTS.match(word.text) or (_MOUNTS.fullmatch(f"{before.text}=") and ":" in word.text)
+            if given and word.text.endswith(",") and re.match(r"[/$~]", following.text):
+                what = f"the space behind the comma ends the list: {following.text} is no mount, but the program"
+                yield Problem(
+                    word.slice_of(len(word.text) - 1, len(word.text)),
+                    what,
+                    "remove the space",
+                    (stage.line,),
+                    certain=True,
+                )
+                return
+
+
+_MOUNTS = re.compile(r"(--container-mounts|--bind|-B|--mount)=")
 _SURELY_WRITTEN = re.compile(r"(?i)(?<![a-z])(out|save|default[-_]root)")
 _WRITTEN = re.compile(rf"{_SURELY_WRITTEN.pattern}|(?i:ckpt|checkpoint|log)")
 """Options of any program, and of a training, for files that it writes. Other programs may load a checkpoint."""
 
 
 _OF_RESULTS = re.compile(r"(?i)(\A|/)(out|outputs?|saved?|ckpts?|checkpoints?|logs?)(/|\Z)")
-_READS = re.compile(r"(?i)(?<![a-z])(analy|convert|eval|export|generat|infer|plot|predict|serve|test|valid)")
-"""Parts of a path with results, and names of programs that read those of others."""
+"""Parts of a path with results."""
 
 
 def _read_only_results(script: BatchScript) -> Iterator[Problem]:
     """Find an option for results whose folder is mounted read-only."""
     for launch in script.launch_lines:
-        container, written = container_of(launch), _WRITTEN if launch.is_named_training else _SURELY_WRITTEN
+        container = container_of(launch)
+        written = _WRITTEN if launch.is_named_training and not launch.is_no_training else _SURELY_WRITTEN
         if container is None or not container.read_only:
             continue
         for option, word in launch.option_values():
             # The innermost mount decides.
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
-            reads = launch.file is not None and _READS.search(launch.file.text)
-            is_written = written.search(option) or (not reads and _OF_RESULTS.search(word.text.removeprefix(folder)))
+            is_written = written.search(option) or (
+                not launch.is_no_training and _OF_RESULTS.search(word.text.removeprefix(folder))
+            )
             if folder in container.read_only and _RESULT.match(option) and is_written:
                 what = f"{folder} is mounted read-only, but the program writes to {word.text}"
                 given = re.compile(rf"{re.escape(folder)}/?(:ro|,.*\b(ro|readonly))\b")
@@ -251,11 +272,14 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
     own = [*(_made_outside(script) if container.is_isolated else ()), *container.renamed]
     home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
     hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
+    # $TMPDIR may lie in such a folder, and has another value in the code of a shell inside.
+    binds_disk = any(re.search(r"tmp|local|scratch|nvme|ssd|raid", each) for each in container.destinations)
+    binds_disk = binds_disk or launch.inner_command is not launch.command
     for word in launch.program.words:
         path = word.text.rpartition("=")[2]
         in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
         outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
-        usual = not container.is_isolated and _USUAL_FOLDER.match(path)
+        usual = path[:1] == "$" and not in_home and binds_disk if container.is_isolated else _USUAL_FOLDER.match(path)
         if not outside or usual or (home and re.match(r"/(home|users)/", path)):
             continue
         if not container.sees(path):
@@ -305,10 +329,10 @@ _RESULT = re.compile(
 def _made_outside(script: BatchScript) -> list[str]:
     """Return the folders that the batch shell creates."""
     steps = [step for step in script.batch_commands if step.name == "mkdir"]
-    folders = [text.rstrip("/") for step in steps for text in step.texts[1:] if text.startswith("/")]
-    return [folder for folder in folders if not re.match(r"/(tmp|dev)\b", folder)]
+    return [text.rstrip("/") for step in steps for text in step.texts[1:] if _MADE_BY_JOB.match(text)]
 
 
+_MADE_BY_JOB = re.compile(r"/(?!(tmp|dev)\b)|\$\{?(SLURM_TMPDIR|TMPDIR|JOBFS|SNIC_TMP)\b")
 _BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
 _USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
@@ -375,23 +399,44 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
     """The container drops the variables that tell a task its rank.
 
     `--cleanenv` and `--containall` remove SLURM_PROCID, MASTER_ADDR and all other variables of the host. Each task then
-    trains alone, as rank 0 of 1, or waits.
+    trains alone, as rank 0 of 1, or waits. In `bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, the shell in the
+    container expands the variable to nothing.
 
     Fix: remove the option, or pass the variables: `--env RANK=$SLURM_PROCID,...` within `srun bash -c '...'`.
     Documented: apptainer.org/docs, "Environment and Metadata".
     """
     for launch in script.training:
         container = container_of(launch)
-        if container is None or container.is_pyxis or launch.agent is not None or launch.multiplier is None:
+        if container is None or container.is_pyxis or launch.multiplier is None:
             continue
         # mpirun inside of the container sets the ranks there.
         if launch.stages.index(launch.multiplier) > launch.stages.index(container.stage):
             continue
         drops = container.has("-e", "--cleanenv", "-C", "--containall")
         passes = container.has("--env", "--env-file") or any("ENV_" in name for name in script.assigned)
-        if drops and not passes and script.size_of(launch).has_several_tasks:
-            what = "the tasks in the container have no SLURM_PROCID and no MASTER_ADDR"
+        if not drops or passes or not script.size_of(launch).has_several_tasks:
+            continue
+        missing = "SLURM_PROCID and no MASTER_ADDR"
+        # An agent knows its rank and its peers from its options, which the shell in the container expands.
+        if launch.agent is not None:
+            missing = _read_inside(script, launch, container)
+        if missing:
+            what = f"the tasks in the container have no {missing}"
             yield Problem(container.stage, what, "remove --cleanenv, or pass the variables with --env", (launch.line,))
+
+
+def _read_inside(script: BatchScript, launch: LaunchLine, container: Container) -> str:
+    """Return the variable of the host that a shell in the container expands, `bash -c '... $SLURM_NODEID'`; or ""."""
+    behind = launch.stages[launch.stages.index(container.stage) + 1 :]
+    if container.stage.words[0] not in launch.command.words or not any(stage.kind == "shell" for stage in behind):
+        return ""
+    inside, words = {each.name for each in script.assignments if each.in_task}, launch.command.syntax.words
+    # The batch shell expands the other parts.
+    texts = ("".join(part.text if part.kind == "text" else " " for part in word.parts) for word in words)
+    return next((match[1] for match in _RANK_OF_HOST.finditer(" ".join(texts)) if match[1] not in inside), "")
+
+
+_RANK_OF_HOST = re.compile(r"\$\{?(SLURM_(?:NODEID|PROCID|NNODES|JOB_NUM_NODES|JOB_ID)|MASTER_ADDR|MASTER_PORT)\b")
 
 
 @rule("KIT509", "warning")

@@ -348,7 +348,9 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
             yield _folded(script, part.origin, name)
     yield from _padded_numbers(script)
     given: list[tuple[ExpandedText | None, Place]] = [
-        (agent.option("nproc-per-node", "num-processes"), agent) for agent in script.agents
+        (agent.option(name), agent.word_of(name) or agent)
+        for agent in script.agents
+        for name in ("nproc-per-node", "num-processes")
     ]
     given += [(each.value, each) for each in script.assignments_of("WORLD_SIZE", "LOCAL_WORLD_SIZE")]
     for text, place in given:

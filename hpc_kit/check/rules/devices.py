@@ -55,7 +55,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         # A task that is bound to one GPU sees it as number 0, whatever its local id.
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
+        gpus, numbers = script.size.gpus_per_node, _numbers_of(script, each)
         wide = any(script.size_of(launch).has_several_nodes for launch in script.launches_of(each))
         if each.in_task and _RANK_OF_JOB.fullmatch(text) and wide:
             lines = (script.line_of("nodes"), script.line_of_gpus)
@@ -79,7 +79,7 @@ def _shared_device(script: BatchScript) -> Iterator[Problem]:
     """Find programs that run at the same time on one GPU, while others of the job are idle."""
     given = [each for each in script.assignments_of(*_VISIBLE_DEVICES) if each.is_for_one_command]
     running = [(each, launch) for each in given for launch in script.launches_of(each) if launch.command.in_background]
-    used = {number for each in given for number in _numbers_of(each) or {-1}}
+    used = {number for each in given for number in _numbers_of(script, each) or {-1}}
     if -1 in used or len(used) >= (script.size.gpus_per_node or 0) or script.sources_files:
         return
     for (first, launch), (second, other) in itertools.pairwise(running):
@@ -124,20 +124,26 @@ def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "remove the line, and use a partition without GPUs", lines)
 
 
-def _numbers_of(each: TracedAssignment) -> set[int]:
+def _numbers_of(script: BatchScript, each: TracedAssignment) -> set[int]:
     """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
     text, name = each.value.text, each.value.variable
     around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
     loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
     if loop is not None:
-        text = ",".join(_loop_words(loop.words))
+        # Not all passes of such a loop start a program.
+        if any(step.name in {"break", "continue"} for step in script.commands_in(loop)):
+            return set()
+        text = ",".join(_loop_words(script, loop.words))
     return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
 
 
-def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the words of a `for` loop; ranges such as `{0..3}` and `$(seq 0 3)` one by one."""
+def _loop_words(script: BatchScript, words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the words of a `for` loop; ranges such as `{0..3}`, `$(seq 0 3)` and `${!LIST[@]}` one by one."""
     for word in words:
-        span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", word)
+        listed = re.fullmatch(r"\"?\$\{!(\w+)\[@\]\}\"?", word)
+        length = script.list_lengths.get(listed[1]) if listed is not None else None
+        text = f"{{0..{length - 1}}}" if length else word
+        span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", text)
         numbers = range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1) if span is not None else ()
         yield from map(str, numbers) if span is not None else [word]
 

@@ -10,6 +10,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
+from hpc_kit.check.programs import COPIES
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import set_variables
 
@@ -147,10 +148,15 @@ def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, l
 
 def _filled(step: TracedCommand) -> str | None:
     """Return the node-local folder that a command fills."""
-    name, rest = step.name.rpartition("/")[2], step.texts[1:]
+    words = step.texts or [""]
+    # `find ... -exec cp {} DIR` and `... | xargs cp -t DIR`
+    if words[0] in {"find", "parallel", "xargs"}:
+        words = words[next((index for index, text in enumerate(words) if text in COPIES), 0) :]
+    name, rest = words[0].rpartition("/")[2], words[1:]
     places: list[str] = []
-    if name in {"cp", "rsync"}:
-        places = rest[-1:]
+    if name in COPIES - {"tar"}:
+        targets = [after for before, after in pairwise(rest) if before in {"-t", "--target-directory"}]
+        places = targets or [text for text in rest if text not in {"{}", "+", ";"} and not text.startswith("-")][-1:]
     elif name in {"tar", "unzip"}:
         places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
     elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
@@ -240,7 +246,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     alone = script.is_alone_on_nodes
     at_once = not (alone or script.options.get("array", "%1").endswith("%1"))
     for step in script.batch_commands if at_once else ():
-        path = next((text for text in removed_folders(step) if _OF_ELEMENTS.match(script.resolve(text))), None)
+        removed = ((text, script.resolve(text)) for text in removed_folders(step))
+        path = next((text for text, at in removed if _OF_NODE.match(at) and not differs_between_elements(at)), None)
         if path is not None:
             what = f"the first element of the array to end removes {path}, which others on the node use"
             yield Problem(step, what, "write $SLURM_JOB_ID in the name of the folder", (script.line_of("array"),))
@@ -255,9 +262,9 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
             what = "scancel ends all jobs of the user, not this one alone"
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
         recursive = launch.program.name == "rm" and re.search(r"\s-\w*[rR]", launch.program.text)
-        shared = next((text for text in words[1:] if _is_shared(script, text)), None) if recursive else None
-        if shared is not None:
-            what = f"other jobs may read {shared} at this moment"
+        used = next((text for text in words[1:] if _is_shared(script, text)), None) if recursive else None
+        if used is not None:
+            what = f"other jobs may read {used} at this moment"
             yield Problem(launch.program, what, "remove the line, or delete a folder of this job only")
         if alone:
             continue
@@ -267,10 +274,18 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         yield from _removals(script, launch, words)
 
 
-_OF_ELEMENTS = re.compile(
-    r"/(tmp|dev/shm|local_?scratch|lscratch)/(?:[\w./-]|\$\{?(?:USER|LOGNAME|UID|HOSTNAME|SLURM_JOB_NAME)\b\}?)+\Z"
+_SAME_FOR_ALL = re.compile(
+    r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|LOGNAME|UID|PWD"
+    r"|(?!\w*(FAST|SSD|NVME|LOCAL|NODE|JOB|RUN|TASK|TE?MP))(\w+_)?(HOME|WORK|SCRATCH|PROJECT|STORE))\b\}?"
 )
-"""A folder of the node that elements of an array share. Any other variable may differ between them."""
+
+
+def differs_between_elements(text: str) -> bool:
+    """Tell whether a path may differ between the elements of an array."""
+    return re.search(r"[$`]", _SAME_FOR_ALL.sub("", text)) is not None
+
+
+_OF_NODE = re.compile(r"/(tmp|dev/shm|local_?scratch|lscratch)/[^/*]")
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 
 

@@ -9,17 +9,22 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import (
+    Block,
+    Command,
+    CompoundCommand,
     Origin,
     SimpleCommand,
+    Statement,
     Word,
     parse,
     program_of,
     simple_commands,
 )
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
+from hpc_kit.check.command_trace import DECLARING, BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
+from hpc_kit.check.programs import COPIES
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
 
@@ -75,11 +80,13 @@ class ExitStatusFlow(NamedTuple):
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
-    if not training or script.unread_part:
+    reports = bool(training) and training[-1].is_no_training and not all(launch.is_no_training for launch in training)
+    if not training or script.unread_part or reports:
         return None
     step = training[-1].command
     calls = _calls_of(script, step)
-    if calls is None:
+    # After `exec`, the program is the job.
+    if calls is None or step.name == "exec":
         return None
     # Of each call, the positions up to the function that contains it.
     around = [list(call.position.outward()) for call in calls]
@@ -152,6 +159,8 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     """Return the command whose status becomes the status of the script; None if it may be the training."""
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
+    # `set +x` ends many templates of NVIDIA, for jobs of which nothing reads the status.
+    followers = followers[:-1] if followers and followers[-1].name == "set" else followers
     # A bare `exit` returns the status of the command before it, which is the training.
     return None if not followers or followers[0].texts == ["exit"] else followers[-1]
 
@@ -223,12 +232,13 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
     """Find launches under srun or an agent, before the last training, whose failure has no effect: `|| echo failed`."""
     for launch in script.training[:-1]:
         place = launch.command.position
-        if not (launch.multiplier or launch.agent) or launch.command.in_task or place.chain_index:
+        starts = launch.multiplier or launch.agent or (launch.is_named_training and script.training[-1].is_no_training)
+        if not starts or launch.command.in_task or place.chain_index:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
         name = program_of(place.chain.pipelines[1].commands[-1])
-        if name in _PRINTS:
+        if name in _PRINTS and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
@@ -291,13 +301,17 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 
     `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
     launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
-    but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end.
+    but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end. A
+    loop behind a pipe is a subshell: the `wait` of the script does not know the processes that the loop starts.
 
     Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
     """
-    flow = trace_exit_status(script)
     yield from _detached(script)
+    if lost := list(_children_of_pipe(script)):
+        yield from lost
+        return
+    flow = trace_exit_status(script)
     yield from _unread_waits(script)
     yield from _unfinished_copies(script)
     if flow is not None and not flow.background:
@@ -319,6 +333,22 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
         yield Problem(wait, what, remedy, (flow.launch.line,), certain=flow.is_relied_on or flow.is_read)
+
+
+def _children_of_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find programs that a loop at the end of a pipe starts in the background, and a `wait` behind the pipe."""
+    for step in [launch.command for launch in script.training if "lastpipe" not in script.code]:
+        places = list(step.position.outward())
+        # The statement in the background is inside of the pipe.
+        started = next((index for index, place in enumerate(places) if place.statement.background), len(places))
+        pipe = next((place for place in places[started + 1 :] if place.pipeline_index), None)
+        wait = next((each for each in script.commands_after(step) if each.texts == ["wait"]), None) if pipe else None
+        if pipe is None or wait is None or any(place.pipeline is pipe.pipeline for place in wait.position.outward()):
+            continue
+        what = f"the loop behind the pipe is a subshell: the wait in line {wait.line} does not know its processes"
+        place, lines = Origin(pipe.statement.line), (step.line, wait.line)
+        yield Problem(place, what, "write while ...; do ...; done < <(COMMAND), without the pipe", lines)
+        return
 
 
 _WAIT_FOR_EACH = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
@@ -356,15 +386,12 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
-
-
 def _unfinished_copies(script: BatchScript) -> Iterator[Problem]:
     """Find a copy in the background that nothing waits for before the end of the job."""
     if any(re.search(r"\bwait\b", step.trap_code) for step in script.batch_commands):
         return
     for step in script.batch_commands:
-        if step.name not in _COPIES or not step.in_background or step.around(*LOOPS):
+        if step.name not in COPIES or not step.in_background or step.around(*LOOPS):
             continue
         after = [each for each in script.commands_after(step) if not each.around("function")]
         if not any(map(_waits, after)) and all(_is_short(each) or each.name == "exit" for each in after):
@@ -381,7 +408,8 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     # `pid=$!` in a loop keeps the last process id alone.
     if match and loop and not wait.is_inside(loop):
         name = match[1]
-        last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
+        inside = [step for step in flow.followers if step.is_inside(loop)]
+        last = [each for step in inside for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name and not each.append and each.value.elements is None for each in last):
             what = f"${name} is the last process of the loop: the job ends with it, and ends the remaining ones"
             yield Problem(wait, what, f'collect all: {name}s+=("$!"), and wait for each', (flow.launch.line,))
@@ -492,7 +520,7 @@ def _mirrored_over_project(script: BatchScript) -> Iterator[Problem]:
 
 def _copied_paths(step: TracedCommand) -> set[str]:
     """Return the sources of a copy as they are written; members of an archive also behind the folder of `tar -C`."""
-    if step.name not in _COPIES:
+    if step.name not in COPIES:
         return set()
     words = [_path_of(word) for word in step.syntax.words[1:]]
     paths = [word for word in words if not word.startswith("-")]
@@ -550,47 +578,72 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     """`$?` is read after another command.
 
     `$?` is the status of the command just before it. After an `echo` or a `date`, it is theirs, which is 0: a failed
-    training is a COMPLETED job. PIPESTATUS is replaced by the next command, too. After `set -e`, a failure ends the
-    script before the line that reads `$?`: a requeue that depends on the status never happens.
+    training is a COMPLETED job. `local` and `export` have a status of their own, too: after `local out=$(convert)`, a
+    test of `$?` never sees a failure of `convert`. PIPESTATUS is replaced by the next command. After `set -e`, a
+    failure ends the script before the line that reads `$?`: a requeue that depends on the status never happens.
 
-    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`.
+    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`; `local out;
+    out=$(convert)` in two commands.
     Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
     flow = trace_exit_status(script)
-    if flow is not None and flow.piped_at is not None:
-        yield from _late_status_of_pipe(flow)
     if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
         yield from _status_after_errexit(flow)
-    if flow is None or flow.errexit or flow.shielded_at is not None or flow.piped_at is not None:
-        return
-    followers = list(flow.followers)
-    waits = [index for index, step in enumerate(followers) if step.name == "wait"]
-    if flow.background:
-        followers = followers[waits[-1] + 1 :] if waits else []
-    for index, step in enumerate(followers):
-        if not step.reads("?"):
+    for step in script.commands if re.search(r"\$\{?(\?|PIPESTATUS)", script.code) else ():
+        before, reader = _neighbours(step.position)
+        if reader is None:
             continue
-        before = followers[index - 1] if index else None
-        branches = (place for place in step.position.outward() if place.role != "condition" or place.chain_index)
-        always = not any(place.chain_index or place.kind in {"if", "case"} for place in branches)
-        if before is not None and before.words and always and before.name != "wait":
-            what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
-            yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
-        return
+        piped = bool(before) and len(before[-1].chain.pipelines[-1].commands) > 1 > step.position.pipeline_index
+        if piped and step.words and _reads(script, reader, "PIPESTATUS"):
+            what = f"PIPESTATUS is that of '{step.name}' in line {step.line}, not of the pipe"
+            remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
+            yield Problem(Origin(reader.line), what, remedy, (before[-1].line, step.line))
+        if not _reads(script, reader, "?"):
+            continue
+        what = f"$? is the status of '{step.name}' in line {step.line}"
+        if step.name in DECLARING and step.substitutions:
+            what = f"{what}, and not of the command in $(...)"
+            remedy = f"write {step.name} NAME, and NAME=$(...) in a line of its own"
+            yield Problem(Origin(reader.line), what, remedy, (step.line,))
+        # After set -e, a status other than 0 has ended the script before the message.
+        elif _is_message(step.syntax) and not step.errexit:
+            earlier = (each for each in map(_plain_command, reversed(before)) if not each or not _is_message(each))
+            if (meant := next(earlier, None)) is not None:
+                what = f"{what}, not of the command in line {meant.line}"
+                remedy = f"write status=$? in the line after line {meant.line}"
+                yield Problem(Origin(reader.line), what, remedy, (meant.line, step.line))
 
 
-def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
-    """Find PIPESTATUS behind another command than the pipe of the training."""
-    reads = (any(part.text == "PIPESTATUS" for part in step.syntax.parts) for step in flow.followers)
-    # Number 0 is right behind the pipe, where PIPESTATUS belongs to it.
-    number = next((number for number, reading in enumerate(reads) if reading), 0)
-    before, step = flow.followers[number - 1 : number + 1] if number else (None, None)
-    if before is None or step is None or step.is_conditional or step.in_condition():
-        return
-    # Another pipe has a PIPESTATUS of its own.
-    if before.words and len(before.position.pipeline.commands) == 1:
-        what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
-        yield Problem(step, what, "write status=${PIPESTATUS[0]} in the line after the pipe", (flow.launch.line,))
+def _is_message(command: SimpleCommand) -> bool:
+    """Tell whether a command prints into the log, or succeeds in any case. `echo ... > FILE` may fail."""
+    return program_of(command) in _PRINTS | {"date", "sleep"} and not (command.output or command.appended)
+
+
+def _plain_command(statement: Statement) -> SimpleCommand | None:
+    """Return the command that gives a statement its status; None if it depends on `&&`, `||` or a block."""
+    command = statement.chain.pipelines[0].commands[-1]
+    plain = len(statement.chain.pipelines) == 1 and not statement.background
+    return command if plain and isinstance(command, SimpleCommand) else None
+
+
+def _neighbours(place: BlockPosition) -> tuple[Block, Command | None]:
+    """Return the statements before a plain command, and the command right after it, also the condition of an `if`."""
+    number = next(number for number, each in enumerate(place.block) if each is place.statement)
+    following = place.block[number + 1 : number + 2] if _plain_command(place.statement) and not place.piped_to else ()
+    command = following[0].chain.pipelines[0].commands[0] if following else None
+    while isinstance(command, CompoundCommand) and command.kind == "if":
+        command = command.bodies[0][1][0].chain.pipelines[0].commands[0]
+    return place.block[:number], command
+
+
+def _reads(script: BatchScript, command: Command, name: str) -> bool:
+    """Tell whether a command, `[[ ... ]]` or `((...))` uses a variable such as `$?` for more than a message."""
+    if isinstance(command, CompoundCommand):
+        return (
+            command.kind in {"test", "arithmetic"}
+            and re.search(rf"\$\{{?{re.escape(name)}", script.lines[command.line - 1]) is not None
+        )
+    return program_of(command) not in _PRINTS and any(part.text == name for part in command.parts)
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -676,12 +729,13 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
 
     An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
     first count ends the script, after the first step of a loop. `read -d ''` reads to the end of its input, and returns
-    1 there. `n=$(grep -c PATTERN FILE)` returns 1 if the count is 0 (a warning).
+    1 there. `n=$(grep -c PATTERN FILE)` returns 1 if the count is 0 (a warning). With pipefail, `last=$(ls *.pt | tail
+    -n 1)` fails at the first start, when there is no file yet.
 
     Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
     Documented: bash(1), Compound Commands, read and set -e; grep(1), Exit Status.
     """
-    yield from _count_of_grep(script)
+    yield from _nothing_found(script)
     for step in script.batch_commands:
         whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
         # A list of `find -print0` or in /proc has the end that `read -d ''` looks for.
@@ -707,12 +761,25 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
             yield Problem(Origin(number), what, f"write {name}=$(({name} + 1))", (before[-1].line,), edits=edits)
 
 
-def _count_of_grep(script: BatchScript) -> Iterator[Problem]:
-    """Find `n=$(grep -c ...)`, whose status is that of grep."""
+def _nothing_found(script: BatchScript) -> Iterator[Problem]:
+    """Find `n=$(grep -c ...)` and `last=$(ls *.pt | tail -n 1)`, which fail if there is nothing to count or to list."""
     for step in script.batch_commands:
         if step.words or not step.errexit or step.position.is_chained or step.in_condition():
             continue
-        for part in step.substitutions:
-            if re.fullmatch(r"\s*grep\s(?:-\S+\s+)*?(?:-\w*c\w*|--count)\s[^|;&]*", part.text):
-                what = "grep -c returns 1 if no line matches, and set -e ends the script without a message"
-                yield Problem(part.origin, what, "write || true behind grep", (step.options["errexit"],), certain=False)
+        # The script itself allows for an empty value.
+        names = "|".join(each.name for each in step.syntax.assignments)
+        tests = script.tests_variable(f"(?:{names})") or re.search(rf"-[defrs] \"?\$\{{?(?:{names})\b", script.code)
+        for part in (part for part in step.substitutions if re.search(r"\b(grep|ls)\b", part.text)):
+            block = parse(part.text).block
+            # The status of the pipe is that of its last command, and with pipefail that of any.
+            plain = len(block) == 1 and len(block[0].chain.pipelines) == 1
+            commands = block[0].chain.pipelines[0].commands[0 if step.pipefail else -1 :] if plain else ()
+            for command in (each for each in commands if isinstance(each, SimpleCommand)):
+                name, words = program_of(command), [word.raw for word in command.words[1:]]
+                counts = name == "grep" and any(re.match(r"-\w*c|--count", word) for word in words)
+                finds = name == "grep" or (name == "ls" and any(re.search(r"[*?]", word) for word in words))
+                if counts or (finds and tests and "nullglob" not in script.code):
+                    fails = f"grep{' -c' * counts} returns 1 if no line matches"
+                    fails = fails if name == "grep" else "ls returns 2 if there is no file yet"
+                    what, lines = f"{fails}, and set -e ends the script without a message", (step.options["errexit"],)
+                    yield Problem(part.origin, what, "write || true behind it", lines, certain=not counts)

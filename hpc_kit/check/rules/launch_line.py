@@ -51,18 +51,20 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         return
     if not nothing_unknown(script):
         return
-    # A script with srun may run a part of its work on the first node on purpose.
-    if any(launch.multiplier for launch in script.launch_lines):
+    launches = list(script.launch_lines)
+    # A script with srun may run a part of its work on the first node on purpose, but no agent of several nodes.
+    if any(launch.multiplier for launch in launches):
         yield from _idle_nodes(script)
-        return
+        spread = "array" in script.options or any(launch.multiplier and launch.agent for launch in launches)
+        launches = [launch for launch in launches if _waits_for_nodes(launch.agent) and not spread]
     # A program that reads the hosts from a file may start the remaining processes itself.
     has_hostfile = re.search(r"(host|machine|node)_?file", script.code, re.IGNORECASE) is not None
     request, options = f"{size.min_nodes} nodes", ["nodes"]
     if (size.ntasks or 0) > 1 and size.ntasks != size.nodes:
         request, options = f"{size.ntasks} tasks", ["nodes", "ntasks", "ntasks-per-node"]
-    for launch in script.launch_lines:
+    for launch in launches:
         agent = launch.agent
-        if not launch.is_training or _shares_node(launch, size):
+        if not launch.is_training or launch.multiplier or _shares_node(launch, size):
             continue
         stage = agent or launch.program
         what = f"{stage.name} is started once, on the first node; the job asks for {request}"
@@ -75,6 +77,11 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
         certain = size.has_several_nodes and not has_hostfile
         yield Problem(stage, what, remedy, tuple(map(script.line_of, options)), certain)
+
+
+def _waits_for_nodes(agent: LaunchStage | None) -> bool:
+    """Tell whether an agent is one of several that a rendezvous numbers."""
+    return agent is not None and agent.node_rank is None and ((agent.node_count and agent.node_count.number) or 0) > 1
 
 
 def _shares_node(launch: LaunchLine, size: JobSize) -> bool:
@@ -317,7 +324,9 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
         idle = _without_effect(launch)
         for read in launch.task_variables:
             if _differs(read.name, size) and (read.line, read.column) not in idle:
-                yield _early(read, size, launch.line)
+                documents = (step.line for step in script.commands if step.stdin is not None and step.line < read.line)
+                begin = max(documents, default=None) if read in launch.document_variables else None
+                yield _early(read, size, launch.line, begin)
     yield from _early_exports(script)
     yield from _early_in_other_job(script)
 
@@ -380,11 +389,11 @@ def _differs(name: str, size: JobSize) -> bool:
     return size.has_several_nodes if name == "SLURM_NODEID" else size.has_several_tasks
 
 
-def _early(use: TaskVariableUse, size: JobSize, line: int) -> Problem:
+def _early(use: TaskVariableUse, size: JobSize, *lines: int | None) -> Problem:
     unit = "node" if use.name == "SLURM_NODEID" else "task"
     what = f"the batch shell expands ${use.name}: every {unit} gets 0"
     remedy = f"write srun bash -c '... ${use.name} ...' in single quotes, so that each task expands it"
-    return Problem(use, what, remedy, (line,), certain=size.is_stated)
+    return Problem(use, what, remedy, lines, certain=size.is_stated)
 
 
 @rule("KIT107")

@@ -12,11 +12,10 @@ from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import LOOPBACK, is_for_one_rank, urls_of
+from hpc_kit.check.rules.steps import calls_at_once
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.sizes import size_of_job
 
-EPHEMERAL = (32768, 60999)
-"""Ports that Linux assigns to outgoing connections (net.ipv4.ip_local_port_range)."""
 _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
@@ -30,19 +29,36 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     """The rendezvous port is fixed.
 
     Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
-    other. The remains of an earlier job have the same effect. Most scripts use 29500. A job that takes whole nodes is
-    alone on them: with --exclusive or --mem=0, with four GPUs or 48 CPUs a node, or if it counts only nodes.
+    other. The remains of an earlier job have the same effect. The rule finds the ports of tutorials, such as 29500,
+    those of an array, and ports from 32768 to 60999, which the kernel assigns to outgoing connections. A job that takes
+    whole nodes is alone on them: with --exclusive or --mem=0, with four GPUs or 48 CPUs a node, or if it counts only
+    nodes.
 
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
-    Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
+    Documented: pytorch.org/docs/stable/distributed.html; ip(7), ip_local_port_range; NVIDIA/enroot issue 243 is one of
+    many.
     """
-    at_once = not script.options.get("array", "%1").endswith("%1")
-    if script.is_alone_on_nodes or (_takes_whole_nodes(script) and not at_once):
-        return
-    for text, port in _first_of_each(_ports(script)):
-        if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
+    seen: set[int] = set()
+    for text, port in _ports(script) if not _is_alone(script) else ():
+        ephemeral = 32768 <= port <= 60999
+        usual = port in _USUAL_PORTS or not script.options.get("array", "%1").endswith("%1")
+        # One fix at the first place of a port is enough.
+        if port not in seen and (usual or ephemeral):
             what = f"port {port} is fixed: two jobs on one node use the same port"
+            if ephemeral:
+                what = f"port {port} is ephemeral: Linux assigns 32768-60999 to outgoing connections"
             yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
+        seen.add(port)
+
+
+_USUAL_PORTS = {1234, 6000, 8888, 9999, 10000, 10001, 11111, 12345, 12346, 12355, 12356, 23456, 29400, 29500, 29501}
+"""Ports of tutorials and of torchrun itself, which many jobs use."""
+
+
+def _is_alone(script: BatchScript) -> bool:
+    """Tell whether no other job, and no other element of the array, runs on the nodes at the same time."""
+    at_once = not script.options.get("array", "%1").endswith("%1")
+    return script.is_alone_on_nodes or (_takes_whole_nodes(script) and not at_once)
 
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
@@ -59,22 +75,6 @@ def _takes_whole_nodes(script: BatchScript) -> bool:
     return True
 
 
-@rule("KIT303", "warning")
-def ephemeral_port(script: BatchScript) -> Iterator[Problem]:
-    """The rendezvous port lies in the range of ephemeral ports.
-
-    The kernel assigns ports from 32768 to 60999 to outgoing connections. If one of them has the port when rank 0 needs
-    it, the job fails to start.
-
-    Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
-    Documented: ip(7), ip_local_port_range.
-    """
-    for text, port in _first_of_each(_ports(script)):
-        if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
-            what = f"port {port} is ephemeral: Linux assigns {EPHEMERAL[0]}-{EPHEMERAL[1]} to outgoing connections"
-            yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
-
-
 _OWN_PORT = "$((10000 + SLURM_JOB_ID % 20000))"
 
 
@@ -84,15 +84,6 @@ def _own_port(script: BatchScript, text: ExpandedText, port: int) -> tuple[Edit,
     # In any other place, the two ends of a connection may both contain the number.
     bare = re.fullmatch(r"\s*(export\s+)?MASTER_PORT=", before) and text.pieces[0].origin.exact
     return (Edit(text.line, text.column, str(port), _OWN_PORT),) if bare else ()
-
-
-def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
-    """Yield the first place of each port: one fix there is enough."""
-    seen: set[int] = set()
-    for text, port in ports:
-        if port not in seen:
-            seen.add(port)
-            yield text, port
 
 
 def _ports(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:
@@ -137,8 +128,8 @@ _ANY_NUMBER = {
 
 def _extremes(text: str) -> tuple[int, int] | None:
     """Return the smallest and largest value of a port; None if it contains something unknown."""
-    if last := re.fullmatch(r"\$\{\w+: ?-(\d)\}", text):
-        return 0, 10 ** int(last[1]) - 1
+    if last := re.fullmatch(r"(\d*)\$\{\w+: ?-(\d)\}", text):
+        return int(last[1] + "0" * int(last[2])), int(last[1] + "9" * int(last[2]))
     if "#" in text:
         return None  # 10#$NAME
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
@@ -159,7 +150,9 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     Documented: ip(7), ip_unprivileged_port_start.
     """
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
-        port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID(?:: ?-\d)?\}?|\$\{?RANDOM\}?)\Z", text.text)
+        port = re.search(
+            r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\d*\$\{SLURM_JOB_?ID: ?-\d\}|\$\{?RANDOM\}?)\Z", text.text
+        )
         bounds = _extremes(port[1]) if port else None
         if port is None or bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue
@@ -216,7 +209,7 @@ def _port_at_once(script: BatchScript) -> Iterator[Problem]:
         port, loop = option.text if option is not None else "29500", step.around(*LOOPS)
         waits = any(each.name == "wait" and loop in each.compounds for each in script.batch_commands)
         changing = step.syntax.variables & (script.changed_in(loop) - {loop.name}) if loop is not None else ()
-        again = loop is not None and step.in_background and not waits and not changing
+        again = step.in_background and (calls_at_once(script, step) or not (loop is None or waits or changing))
         if not port.isdigit():
             continue
         if port in running or again:

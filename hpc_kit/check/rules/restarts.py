@@ -11,6 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
+from hpc_kit.check.programs import NO_TRAINING
 from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -143,9 +144,6 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
 
 
-_NO_TRAINING = re.compile(r"(?i)(?<![a-z])(predict|infer|eval|score|generat|export|preproc|convert|extract|collect)")
-
-
 def _mentions_no_resume(script: BatchScript) -> bool:
     """Tell whether nothing in a script for Python programs speaks of a checkpoint or a resume."""
     directives = {each.line for each in script.directive_options}
@@ -153,10 +151,8 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
-    files = [launch.file.text if launch.file is not None else "" for launch in script.training]
-    names = [re.split(r"[/.]", file.removesuffix(".py"))[-1] for file in files]
     # The second start of another program than a training mostly has nothing to resume.
-    known = known and not all(map(_NO_TRAINING.search, names))
+    known = known and not all(launch.is_no_training for launch in script.training)
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
@@ -188,7 +184,7 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     chain += [
         number
         for number, text in script.comment_lines
-        if re.search(r"\bsbatch\b.*\bafter(any|notok):", text) and not _FOLLOW_UP.search(text)
+        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not NO_TRAINING.match(job[0])
     ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())
@@ -205,10 +201,6 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_FOLLOW_UP = re.compile(
-    r"(?i)analy|clean|collect|eval|export|infer|merge|plot|post|predict|report|score|(?<!la)test|valid"
-)
-"""The name of another job that runs after a training."""
 _FOLDER = re.compile(r"(?i)ckpt|checkpoint|save|(out|output|work|run|exp|root|results?)\w*[-_.]?(dir|path|folder)")
 """An option for the folder of checkpoints."""
 _NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
@@ -357,12 +349,14 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     the first checkpoint.
 
     Sorted as text, checkpoint-9000 comes after checkpoint-10000 (a warning). `sort -n` does not help, because the names
-    begin with letters; a pattern, `(out/checkpoint-*)`, has the same order.
+    begin with letters; a pattern, `(out/checkpoint-*)`, has the same order. A clean-up with `ls -t | head -n -3 | xargs
+    rm` keeps the three oldest checkpoints: `head -n -3` prints all lines but the last three.
 
-    Fix: `ls -t ... | head -n 1`, or `ls -d ... | sort -V | tail -n 1`.
-    Documented: ls(1), -t.
+    Fix: `ls -t ... | head -n 1`, or `ls -d ... | sort -V | tail -n 1`; `ls -t ... | tail -n +4 | xargs rm`.
+    Documented: ls(1), -t; head(1) and tail(1), -n.
     """
     yield from _last_of_pattern(script)
+    yield from _newest_removed(script)
     for number, line in script.command_lines:
         if re.search(r"\brm\b", line):
             continue
@@ -381,6 +375,29 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
             what = f"ls {shown} | {match[2]} is the oldest file"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
+
+
+_ALL_BUT_SOME = re.compile(
+    r"(?:\b(?P<ls>ls\s[^|]*))?(?:\|\s*(?P<sort>sort\s[^|]*))?\|\s*(?P<end>head|tail)\s+(?:-n\s*|--lines=)(?P<sign>[-+])\d"
+)
+
+
+def _newest_removed(script: BatchScript) -> Iterator[Problem]:
+    """Find a clean-up that selects the newest files of an ordered list, and so keeps the oldest."""
+    lines = script.command_lines
+    for number, line in lines:
+        match = _ALL_BUT_SOME.search(line)
+        # The list goes to `xargs rm`, or a loop over it removes each file.
+        removes = re.search(r"\brm\b", "\n".join(text for _, text in lines[number - 1 : number + 2]))
+        if match is None or not removes or (match["end"] == "head") != (match["sign"] == "-"):
+            continue
+        letters = "".join(re.findall(r"\s--?([\w-]+)", match["sort"] or match["ls"] or ""))
+        ordered = re.search("[nV]" if match["sort"] else "[tv]", letters)
+        # `ls -t` begins with the newest file, and every other order ends with it.
+        newest_first = (match["sort"] is None and "t" in letters) != ("r" in letters)
+        if ordered and newest_first == (match["end"] == "head"):
+            what, place = "this removes the newest files, and keeps the oldest", Origin(number, match.start("end") + 1)
+            yield Problem(place, what, f"write {'tail -n +N' if newest_first else 'head -n -N'}", (number,))
 
 
 def _is_loaded(script: BatchScript, line: str) -> bool:

@@ -120,7 +120,9 @@ def _shows_output(step: TracedCommand) -> bool:
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
-    upper = re.findall(r"\b[A-Z][A-Z0-9_]+\b", script.text)
+    # A comment behind a command may tell what it reads. A comment above it may be about anything.
+    code = "\n".join(line for line in script.lines if not line.lstrip().startswith("#"))
+    upper = re.findall(r"\b[A-Z][A-Z0-9_]+\b", code)
     named = next((name for name in upper if is_secret_name(name) and name not in script.assigned), None)
     for step in [step for step in script.batch_commands if "xtrace" in step.options]:
         if named and step.name in {"source", "."} and re.search(r"(\A|/)[\w-]*\.env\Z", "".join(step.texts[1:2])):

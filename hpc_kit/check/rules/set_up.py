@@ -368,7 +368,7 @@ def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
     for each in script.commands_before(step):
         if each.name not in _CREATES_NOTHING and any(names[0] in text for text in each.texts[1:]):
             return True
-        unknown = each.name == "mkdir" and any("$(" in text for text in each.texts)
+        unknown = each.name == "mkdir" and any(re.search(r"\$\(|\$\{\w+[^\w}]", text) for text in each.texts)
         if unknown or any("mkdir" in part.text for part in each.substitutions):
             return True
     return False

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hpc_kit.check.bash_syntax import program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
@@ -295,29 +297,51 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @rule("KIT431", "warning")
 def late_timeout(script: BatchScript) -> Iterator[Problem]:
-    """`timeout`, or the program's own limit, ends the training no earlier than Slurm ends the job.
+    """`timeout`, or the program's own limit, ends the training too late or too early.
 
-    What the script does after the training, such as a copy or the submission of the next job, then never happens. A
-    program that is to save and stop by itself, such as Lightning with `max_time`, is killed before.
+    If Slurm ends the job first, what the script does after the training, such as a copy, never happens. A program that
+    is to save and stop by itself, such as Lightning with `max_time`, is killed before. A number without a unit is in
+    seconds: `timeout 1430` in a job of 24 hours was surely meant in minutes. timeout takes one number with one unit:
+    with `3h50m` it starts nothing (an error).
 
-    Fix: some minutes less than --time, such as `timeout 1430m` in a job of 24 hours. timeout takes one unit.
+    Fix: some minutes less than --time, such as `timeout 1430m` in a job of 24 hours.
     Documented: timeout(1); sbatch(1), --time.
     """
-    limit = script.time_limit or 0
-    for launch in script.training if limit > 0 else ():
-        words = next((stage.words for stage in launch.stages if stage.words and stage.words[0].text == "timeout"), ())
-        given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
-        seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
+    limit, training = max(script.time_limit or 0, 0), script.training
+    for launch in script.launch_lines:
+        given = _duration_of_timeout(launch)
+        match = _DURATION_OF_TIMEOUT.fullmatch(given.text) if given is not None else None
+        if given is not None and match is None and given.is_known and re.match(r"\d", given.text):
+            what = f"timeout refuses {given.text}, and starts nothing: it takes one number with one unit"
+            yield Problem(given, what, "write it in minutes, such as 230m", (launch.line,), certain=True)
+        if given is None or match is None or id(launch) not in map(id, training):
+            continue
+        seconds = float(match[1]) * _UNITS[match[2] or "s"]
         follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
-        if given is not None and seconds >= limit and follows and not launch.command.in_background:
+        if 0 < limit <= seconds and follows and not launch.command.in_background:
             what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
             yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
+        # The number of minutes, or of hours, that would be most of the job.
+        unit = next((unit for unit in "mh" if 0.8 * limit <= seconds * _UNITS[unit] <= limit), None)
+        if limit and unit and not match[2]:
+            what = f"timeout takes {given.text} for seconds, and the job has {limit // _UNITS[unit]} {unit}"
+            yield Problem(given, what, f"write the unit: {given.text}{unit}", (launch.line, script.line_of("time")))
+    for launch in training if limit > 0 else ():
         for option, word in launch.option_values():
             own = _own_limit(option, word.text)
             # KIT122 reports a limit in minutes that was meant in hours.
             if own is not None and limit <= own < 20 * limit:
                 what = f"Slurm ends the job first, after {limit} s: the program never stops by itself, after {own} s"
                 yield Problem(word, what, "make it some minutes less than --time", (script.line_of("time"),))
+
+
+_DURATION_OF_TIMEOUT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
+
+
+def _duration_of_timeout(launch: LaunchLine) -> ExpandedText | None:
+    """Return the duration of the `timeout` of a launch line, the word in front of its program."""
+    pairs = ((stage, following) for stage, following in pairwise(launch.stages) if stage.name == "timeout")
+    return next((stage.words[-1 - len(following.words)] for stage, following in pairs), None)
 
 
 _OWN_LIMIT = re.compile(

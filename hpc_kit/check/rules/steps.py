@@ -217,7 +217,9 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
         if module is not None:
             words = [module.text, *words[words.index(module.text) + 1 :]]
         count = size.ntasks or "several"
-        if words[0] in SERVERS or (module is not None and SERVER_MODULES.match(module.text)):
+        server = words[0] in SERVERS or (module is not None and SERVER_MODULES.match(module.text))
+        # Servers on several nodes have ports of their own.
+        if server and (size.tasks_per_node or 2) > 1:
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
@@ -240,14 +242,9 @@ def _trains_alone(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a program of Hugging Face gets no rank, because no line sets torch's variables."""
     is_plain = launch.program.kind == "python" and launch.agent is None and launch.file is not None
     sets_none = not script.sources_files and not re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID|prolog", script.code)
-    # Programs for TensorFlow and JAX have --do_train, too, and a second program is started by the first.
-    words = launch.program.texts
-    return (
-        is_plain
-        and sets_none
-        and any(re.match(r"--(per_device_train|save_(strategy|total_limit))", text) for text in words)
-        and sum(text.endswith(".py") for text in words) < 2
-    )
+    # A second program is started by the first.
+    one = sum(text.endswith(".py") for text in launch.program.texts) < 2
+    return is_plain and sets_none and launch.trains_with_hugging_face and one
 
 
 _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")
@@ -311,7 +308,7 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
             certain = endless and used != _MEMORY
             yield Problem(srun, f"the step in line {other.line} has {used}: {effect}", remedy, (other.line,), certain)
         if step.in_background:
-            again = _calls_at_once(script, step) if not launch.in_loop else not waits_inside_loop(script, step)
+            again = calls_at_once(script, step) if not launch.in_loop else not waits_inside_loop(script, step)
             if again and (used := claim.blocks(claim, job)):
                 what = f"each of these steps has {used}: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
@@ -394,7 +391,7 @@ def never_ends(launch: LaunchLine) -> bool:
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
 
 
-def _calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
+def calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the function around a command is called again before anything waits."""
     function = step.around("function")
     if function is None or any(each.name == "wait" for each in script.functions[function.name]):

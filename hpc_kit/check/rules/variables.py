@@ -225,11 +225,10 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
 
 @rule("KIT143")
 def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
-    """The shell expands an expression that is meant for Hydra or WebDataset.
+    """The shell expands an expression that is meant for Hydra.
 
     In double quotes or without quotes, `${now:%Y-%m-%d}` and `${hydra:job.num}` are expansions of bash: the value is
-    empty, or the script stops with "unbound variable" or "bad substitution". Without quotes, bash makes one argument of
-    each number in `shards/{00000..01023}.tar` (a warning).
+    empty, or the script stops with "unbound variable" or "bad substitution".
 
     Fix: single quotes, `'hydra.run.dir=out/${now:%Y-%m-%d}'`.
     Documented: bash(1), Parameter Expansion; hydra.cc/docs/configure_hydra/intro, "Resolvers provided by Hydra".
@@ -240,6 +239,24 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
         if resolver is not None:
             what = f"the shell expands {resolver[0]}, which is meant for Hydra"
             yield Problem(part.origin, what, "use single quotes", (step.line,))
+
+
+@rule("KIT145")
+def brace_range(script: BatchScript) -> Iterator[Problem]:
+    """The shell does not expand `{0..$N}`, or expands a range that is meant for the program.
+
+    bash expands braces before variables: the loop `for i in {0..$N}` runs once, with the text `{0..7}`. Without quotes,
+    bash makes one argument of each number in `shards/{00000..01023}.tar`, and WebDataset reads one pattern (a warning).
+
+    Fix: `for ((i = 0; i <= N; i++))` or `$(seq 0 "$N")`; quotes around a pattern for the program.
+    Documented: bash(1), Brace Expansion.
+    """
+    # zsh and ksh expand variables first.
+    for loop in script.compounds("for") if script.interpreter in {None, "bash", "sh"} else ():
+        text = next(filter(_VARIABLE_RANGE.match, loop.words), None)
+        if text is not None:
+            what = f"bash does not expand {text}: the loop runs once, with this text"
+            yield Problem(Origin(loop.line), what, 'write $(seq FIRST "$LAST"), or for ((i = 0; i < N; i++))')
     for launch in script.training:
         words = launch.inner_command.syntax.words
         for before, word in pairwise(words):
@@ -250,6 +267,8 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(word, what, "use quotes", (launch.line,), certain=False)
 
 
+_VARIABLE_RANGE = re.compile(r"[^\s\"'$`{]*\{(?=[^{]*\$)[^\s\"'`,]+\.\.[^\s\"'`,]+\}")
+"""A range with a variable at one of its ends, outside of quotes and `$(...)`."""
 _SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
 """A pattern of WebDataset, which has leading zeros, without quotes."""
 

@@ -73,11 +73,10 @@ def test_after_scancel_the_command_continues_and_its_steps_end(slurm: Slurm) -> 
 def test_killing_salloc_ends_the_job(slurm: Slurm) -> None:
     process = slurm.start("salloc", "bash", "-c", "touch up; exec sleep 100")
     wait_for((slurm.folder / "up").exists)
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     process.wait()
     slurm.until(1, "COMPLETED", "FAILED", "CANCELLED")
     os.killpg(process.pid, signal.SIGKILL)  # what the killed command has left
-    process.communicate()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pocketslurm.queue.supervisor import Supervisor
 from tests.pocketslurm.conftest import Slurm, wait_for
 
 LISTENS = """
@@ -104,16 +103,21 @@ def test_children_of_a_cancelled_script_get_no_sigterm(slurm: Slurm) -> None:
     assert slurm.log("heard") == "shell\n"
 
 
-def test_a_job_cancelled_before_its_script_starts_has_a_batch_step(
-    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register = Supervisor._register
+LATE_SUPERVISOR = """
+import pathlib, time
+from pocketslurm.queue.supervisor import Supervisor
 
-    def late(self: Supervisor) -> bool:
-        wait_for((slurm.folder / "go").exists)
-        return register(self)
+def late(self, register=Supervisor._register):
+    while not pathlib.Path("{folder}/go").exists():
+        time.sleep(0.02)
+    return register(self)
 
-    monkeypatch.setattr(Supervisor, "_register", late)  # the daemons are forks of this process
+Supervisor._register = late
+"""
+
+
+def test_a_job_cancelled_before_its_script_starts_has_a_batch_step(slurm: Slurm) -> None:
+    slurm.first = LATE_SUPERVISOR.format(folder=slurm.folder)
     job_id = slurm.submit("echo ran; sleep 600")
     slurm.until(job_id, "RUNNING")
     slurm.check_output("scancel", str(job_id))

@@ -100,6 +100,7 @@ def test_the_time_to_sigkill_does_not_depend_on_the_clock(
     supervised = Supervisor(slurm.state(), slurm.job(job))
     kill = Mock()
     monkeypatch.setattr(supervised, "_kill", kill)
+    monkeypatch.setattr("pocketslurm.processes.kill", Mock())  # the children of this process are not the job's
     supervised._end("")
     monkeypatch.setattr("time.time", lambda: 0.0)
     supervised._has_ended()

@@ -37,11 +37,11 @@ def test_srun_prints_that_it_waits_for_resources(slurm: Slurm) -> None:
     holder = slurm.submit("until [ -e go ]; do sleep 0.02; done", "-N4", "--exclusive", "-o", "/dev/null")
     slurm.until(holder, "RUNNING")
     waiting = slurm.start("srun", "-n1", "echo", "through")
-    assert waiting.stderr is not None
-    assert waiting.stderr.readline() == "srun: job 2 queued and waiting for resources\n"
+    queued = "srun: job 2 queued and waiting for resources\n"
+    wait_for(lambda: waiting.output()[1] == queued)
     (slurm.folder / "go").touch()
     out, err = waiting.communicate(timeout=20)
-    assert (waiting.returncode, out, err) == (0, "through\n", "srun: job 2 has been allocated resources\n")
+    assert (waiting.returncode, out, err) == (0, "through\n", f"{queued}srun: job 2 has been allocated resources\n")
 
 
 def test_immediate_does_not_wait(slurm: Slurm) -> None:
@@ -55,11 +55,10 @@ def test_immediate_does_not_wait(slurm: Slurm) -> None:
 def test_an_interrupt_withdraws_the_request(slurm: Slurm) -> None:
     slurm.until(slurm.submit("sleep 100", "-N4", "--exclusive", "-o", "/dev/null"), "RUNNING")
     waiting = slurm.start("srun", "-n1", "true")
-    assert waiting.stderr is not None
-    waiting.stderr.readline()
+    queued = wait_for(lambda: waiting.output()[1])
     waiting.send_signal(signal.SIGINT)
     out, err = waiting.communicate(timeout=20)
-    assert (waiting.returncode, out, err) == (1, "", "srun: Job allocation 2 has been revoked\n")
+    assert (waiting.returncode, out, err) == (1, "", f"{queued}srun: Job allocation 2 has been revoked\n")
     wait_for(lambda: not slurm.job(2).active)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -217,13 +218,9 @@ def test_unbuffered_connects_the_output_of_tasks_to_a_terminal(running_job: Runn
 
 
 def test_a_closed_reader_ends_the_step(running_job: RunningJob) -> None:
-    process = running_job.start("-N1", "-n1", "yes")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(20) == 137
-    assert process.stderr is not None
-    process.stderr.close()
+    line = "srun -N1 -n1 yes 2>/dev/null | head -n1; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", line], env=running_job.environ, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (137, b"y\n")
 
 
 # Places, programs, folders
@@ -359,11 +356,11 @@ def test_a_step_waits_for_the_nodes_of_another_step(running_job: RunningJob) -> 
     refused = running_job.srun("-I", "-N1", "-n1", "-w", "n1", "true")
     assert refused.err == error(f"Unable to create step for job {running_job.job_id}: Requested nodes are busy")
     second = running_job.start("-N1", "-n1", "-w", "n1", "true")
-    assert second.stderr is not None
-    assert second.stderr.readline() == BUSY.format(running_job.job_id) + "\n"
+    busy = BUSY.format(running_job.job_id)
+    wait_for(lambda: second.output()[1] == f"{busy}\n")
     (running_job.folder / "go").touch()
     assert running_job.end(first).status == 0
-    assert running_job.end(second) == StepOutput(0, [], [f"srun: Step created for job {running_job.job_id}"])
+    assert running_job.end(second) == StepOutput(0, [], [busy, f"srun: Step created for job {running_job.job_id}"])
 
 
 def test_overlap_does_not_wait(running_job: RunningJob) -> None:
