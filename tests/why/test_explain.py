@@ -2321,3 +2321,45 @@ def test_labels_behind_the_time_that_a_pipe_adds(tmp_path: Path, label: str) -> 
         log += "".join(f"{label.format(rank)}{line}\n" for line in error.splitlines())
     verdict = why(tmp_path, job_log=log)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")
+
+
+REPORT = """Failures:
+[1]:
+  time      : 2026-06-30_22:47:35
+  host      : n1
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 921)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-06-30_22:47:31
+  host      : n1
+  rank      : 2 (local_rank: 2)
+  exitcode  : 3 (pid: 923)
+"""
+
+
+def test_a_cut_report_of_torchrun_does_not_show_the_first_failure(tmp_path: Path) -> None:
+    verdict = why(tmp_path, job_log=STEPS + REPORT)
+    assert (verdict.class_, verdict.rank) == ("unknown", 2)
+    verdict = why(tmp_path, job_log=STEPS + REPORT.partition("Root")[0])
+    assert (verdict.class_, verdict.rank) == ("unknown", None)
+    # SIGTERM from outside is the first failure of a complete report.
+    alone = REPORT.partition("Failures")[1] + REPORT[REPORT.index(":") :].replace(": 3 (", ": -15 (")
+    assert why(tmp_path, job_log=STEPS + alone).class_ == "terminated"
+
+
+@pytest.mark.parametrize(
+    ("error", "class_", "certain"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-ecc", True),
+        ("RuntimeError: CUDA error: uncorrectable ECC e", "cuda-error", False),
+        ("KeyError: Caught KeyError in DataLoader worker process 0.", "python-exception", False),
+    ],
+)
+def test_a_message_that_a_cut_log_does_not_contain_completely(
+    tmp_path: Path, error: str, class_: str, certain: bool
+) -> None:
+    end = "\n" if certain or "worker" in error else ""
+    verdict = why(tmp_path, job_log=STEPS + TRACEBACK.format(error=error).rstrip("\n") + end)
+    assert (verdict.class_, verdict.confidence) == (class_, "certain" if certain else "likely")

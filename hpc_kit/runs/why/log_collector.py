@@ -178,6 +178,7 @@ class _FileCollector:
             if self.memory.add(shape, text):
                 self.progress_line = number
         self.tracebacks.close_all(self.before)
+        self.reports.close()
         self._finish()
 
     def _wants_all(self) -> bool:
@@ -217,8 +218,8 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
-            # The message of a generic exception may go on with words that would make it a more special one.
-            event.is_hint |= reader.is_cut and not event.lines_after and event.rule.name == "python-exception"
+            # The message in a cut line may go on with words that would make it a more special one.
+            event.is_hint |= reader.is_cut and not event.lines_after
         evidence.nodes.agents |= {(self.log.name, label) for label in self.agents}
         if self.nodes or self.agents - {-1}:
             self._separate_nodes()
