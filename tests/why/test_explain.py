@@ -2363,3 +2363,11 @@ def test_a_message_that_a_cut_log_does_not_contain_completely(
     end = "\n" if certain or "worker" in error else ""
     verdict = why(tmp_path, job_log=STEPS + TRACEBACK.format(error=error).rstrip("\n") + end)
     assert (verdict.class_, verdict.confidence) == (class_, "certain" if certain else "likely")
+
+
+def test_a_hook_that_ends_the_process_with_exit_code_9_sends_no_signal(tmp_path: Path) -> None:
+    end = "srun: error: n1: task 0: Exited with exit code 9\n"
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|9:0|n1\n"
+    verdict = why(tmp_path, job_log=STEPS + KEY_ERROR + end, sacct_txt=rows)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 0, "certain")
+    assert why(tmp_path, job_log=STEPS + end, sacct_txt=rows).class_ == "unknown"
