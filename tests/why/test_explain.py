@@ -434,6 +434,19 @@ def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -
     assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
 
 
+@pytest.mark.parametrize("space", ["", "\n"])
+def test_the_advice_that_the_runtime_prints_below_a_traceback_is_the_fix(tmp_path: Path, space: str) -> None:
+    error = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    TCPStore(host, 29909, 2)\n'
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29909, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+    )
+    note = "hpc-kit: the program opens a store at port 29909 (MASTER_PORT)\n  do     start it by bash -c\n"
+    verdict = why(tmp_path, rank__0_log=error + space + note)
+    assert (verdict.class_, verdict.fix) == ("port-in-use", "start it by bash -c")
+    assert "MASTER_PORT" in why(tmp_path, rank__0_log=error + "saving\n" * 3 + note).fix
+
+
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
     short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
     whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"

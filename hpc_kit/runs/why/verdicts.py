@@ -104,6 +104,10 @@ _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partitio
 """The option of the script that Slurm refused."""
 
 
+_LINES_TO_ADVICE = 2
+"""The last line of an exception may be empty."""
+
+
 def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
     """Return the answer that an event is the cause."""
     rule = event.rule
@@ -270,15 +274,27 @@ def _values_of(attempt: Attempt, event: Event, rank: int | None) -> dict[str, st
 
 
 def _add_own_error(attempt: Attempt, event: Event, values: dict[str, str]) -> str:
-    """Complete the values of an error that hpc-kit printed. Return its advice, which another rank may show."""
+    """Complete the values of an error that hpc-kit printed. Return hpc-kit's advice, which another rank may show."""
     if not event.line.body.startswith("hpc-kit: "):
-        return ""
+        return _advice_below(attempt, event)
     text = values.get("what", "")
     same = [event, *(each for each in attempt.events if text.startswith(each.groups.get("what", "\n")))]
     if found := values.get("found"):
         values["what"] = f"{text} ({found})"
         values.setdefault("detail", found)
     return next((each.groups["remedy"] for each in same if "remedy" in each.groups), "")
+
+
+def _advice_below(attempt: Attempt, event: Event) -> str:
+    """Return the advice that `python -m hpc_kit.runtime` printed below the traceback of an error."""
+    below = (
+        each.groups.get("remedy", "")
+        for each in attempt.events
+        if each.rule.name == "hpc-kit-error"
+        and (each.line.file, each.rank) == (event.line.file, event.rank)
+        and 0 < each.line.number - event.line.number <= _LINES_TO_ADVICE
+    )
+    return "" if event.traceback is None else next(below, "")
 
 
 def _ranks_alike(attempt: Attempt, event: Event) -> list[int]:
