@@ -2384,3 +2384,11 @@ def test_a_hook_that_ends_the_process_with_exit_code_9_sends_no_signal(tmp_path:
     verdict = why(tmp_path, job_log=STEPS + KEY_ERROR + end, sacct_txt=rows)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 0, "certain")
     assert why(tmp_path, job_log=STEPS + end, sacct_txt=rows).class_ == "unknown"
+
+
+def test_a_device_that_nccl_cannot_open_is_not_the_cause(tmp_path: Path) -> None:
+    opening = "g1:51:61 [0] misc/ibvwrap.cc:97 NCCL WARN Call to ibv_open_device failed\n"
+    opening += "g1:51:61 [0] NCCL INFO NET/IB : Unable to open device mlx5_bond_0\n"
+    late = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
+    assert why(tmp_path, job_log=opening + STEPS + TRACEBACK.format(error=late)).class_ == "rendezvous-timeout"
+    assert why(tmp_path, job_log=opening.replace("open_device", "reg_mr")).class_ == "nccl-infiniband"
