@@ -2389,6 +2389,9 @@ def test_a_hook_that_ends_the_process_with_exit_code_9_sends_no_signal(tmp_path:
 def test_a_device_that_nccl_cannot_open_is_not_the_cause(tmp_path: Path) -> None:
     opening = "g1:51:61 [0] misc/ibvwrap.cc:97 NCCL WARN Call to ibv_open_device failed\n"
     opening += "g1:51:61 [0] NCCL INFO NET/IB : Unable to open device mlx5_bond_0\n"
-    late = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
-    assert why(tmp_path, job_log=opening + STEPS + TRACEBACK.format(error=late)).class_ == "rendezvous-timeout"
+    api = "torch.distributed.elastic.rendezvous.api"
+    late = TRACEBACK.format(error=f"{api}.RendezvousTimeoutError")
+    lost = TRACEBACK.format(error=f"{api}.RendezvousConnectionError: The connection to the C10d store has failed.")
+    ends = "".join(f"srun: error: g{node}: task {node - 1}: Exited with exit code 1\n" for node in (1, 2))
+    assert why(tmp_path, job_log=opening + late + lost + ends).class_ == "rendezvous-timeout"
     assert why(tmp_path, job_log=opening.replace("open_device", "reg_mr")).class_ == "nccl-infiniband"
