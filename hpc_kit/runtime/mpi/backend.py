@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import spawn
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -108,8 +109,10 @@ def _install_in_spawned_processes() -> None:
     """Install the backend in the processes that this one starts by multiprocessing's methods spawn and forkserver.
 
     They are new interpreters, so torch's functions are not replaced there. `torch.multiprocessing.spawn` starts ranks
-    in this way. multiprocessing ignores keys that it does not know.
+    in this way. multiprocessing ignores keys that it does not know. On a node with a GPU there is nothing to replace.
     """
+    if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists():  # NVIDIA or AMD
+        return
     preparation_data = spawn.get_preparation_data
     spawn.get_preparation_data = lambda name: {**preparation_data(name), "hpc_kit": _Installation()}
 
