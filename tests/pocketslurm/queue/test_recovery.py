@@ -236,7 +236,12 @@ def test_a_restart_of_the_machine_ends_running_jobs(slurm: Slurm) -> None:
 def test_processes_end_when_their_directory_is_removed(slurm: Slurm) -> None:
     job_id = slurm.submit(WAITS)
     supervisor(slurm, job_id)
-    shutil.rmtree(slurm.directory)
+
+    def remove() -> bool:
+        shutil.rmtree(slurm.directory, ignore_errors=True)  # a daemon may write a file meanwhile
+        return not slurm.directory.exists()
+
+    wait_for(remove)
     wait_for(lambda: not slurm.processes())
 
 
