@@ -21,12 +21,18 @@ class Owner(NamedTuple):
 def current_user() -> Owner:
     """Return the owner of this process. A number without a name, as in some containers, is used as the name."""
     uid, gid = os.getuid(), os.getgid()
-    user, group = str(uid), str(gid)
-    with contextlib.suppress(KeyError):
-        user = pwd.getpwuid(uid).pw_name
+    group = str(gid)
     with contextlib.suppress(KeyError):
         group = grp.getgrgid(gid).gr_name
-    return Owner(user, uid, group, gid)
+    return Owner(user_name(uid), uid, group, gid)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number if it has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def user_exists(name: str) -> bool:

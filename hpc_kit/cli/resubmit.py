@@ -13,8 +13,9 @@ from hpc_kit.cli.run_lookup import belongs_to, open_session_of
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.runs.history import read_history
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
-from hpc_kit.runs.status import JobSelection, list_jobs
+from hpc_kit.runs.status import list_jobs
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.states import JobState
 from hpc_kit.spec import search_path

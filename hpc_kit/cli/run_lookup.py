@@ -17,8 +17,8 @@ from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError, UnknownJob
 from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.run_folders import Run, RunIndex
-from hpc_kit.runs.status import JobSelection
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.cluster_identity import find_command
 from hpc_kit.spec import search_path

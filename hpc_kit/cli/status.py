@@ -11,8 +11,9 @@ from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, comple
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.run_lookup import JobGroup, open_sessions_of
 from hpc_kit.cli.terminal import echo
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.run_folders import RunIndex
-from hpc_kit.runs.status import JobListing, JobSelection, list_jobs
+from hpc_kit.runs.status import JobListing, list_jobs
 
 
 @click.command("status")

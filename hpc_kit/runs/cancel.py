@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hpc_kit.runs.backend import SLURM, Backend
 from hpc_kit.runs.cluster_match import may_belong_to, unknown_here
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.run_folders import Run, RunIndex
-from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
+from hpc_kit.runs.status import JobLine, list_jobs
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_ids import base_id
 

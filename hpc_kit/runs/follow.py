@@ -13,10 +13,11 @@ from typing import NamedTuple
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.logs import LogReader
 from hpc_kit.runs.outcome import Outcome, matching_status, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, RunIndex
-from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
+from hpc_kit.runs.status import JobLine, JobListing, list_jobs
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import JobStatus

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from contextlib import suppress
@@ -43,8 +44,8 @@ _RANK_NOT_SET = (
 
 _PORT_OF_STORE = (
     "hpc-kit: the program opens a store at port {port} (MASTER_PORT), where the store of rank 0 listens already\n"
-    "  do     let Slurm start each rank (-j NODESxRANKS); or give the program's own processes another port:\n"
-    "         tcp://ADDRESS:PORT, or MASTER_PORT + 1\n"
+    "  do     start the program by bash -c {start}: hpc_kit then sets\n"
+    "         torch's variables, and leaves the port to the program; or use another port, such as MASTER_PORT + 1\n"
 )
 
 _NO_GPU_ERRORS = (
@@ -93,7 +94,8 @@ def main(words: list[str]) -> None:
             elif _needs_gpu(error):
                 sys.stderr.write(_NO_GPU)
             elif (port := _port_of_store(error)) is not None:
-                sys.stderr.write(_PORT_OF_STORE.format(port=port))
+                start = shlex.quote(shlex.join(["exec", "python", *words]))
+                sys.stderr.write(_PORT_OF_STORE.format(port=port, start=start))
             shutdown.exit_rank(0 if is_recorded else code)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from hpc_kit.cli.job_tables import job_json
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.progress import draw_line, find_slowest, read_progress
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
-from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
+from hpc_kit.runs.status import JobLine, list_jobs
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm
 

@@ -17,9 +17,10 @@ from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
 from hpc_kit.runs.cancel import cancel
 from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.logs import LogPatterns
 from hpc_kit.runs.run_folders import RunIndex
-from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
+from hpc_kit.runs.status import JobLine, list_jobs
 from hpc_kit.slurm.client import Completed, SlurmClient, user_name
 from hpc_kit.slurm.states import JobState
 from hpc_kit.submission.submit import submit

@@ -561,14 +561,22 @@ def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> No
 
 
 @pytest.mark.slow
-def test_a_program_that_opens_a_store_at_the_port_of_rank_0_gets_the_fix(launch: Launch) -> None:
-    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(OWN_STORE))
+def test_a_program_that_opens_a_store_at_the_port_of_rank_0_gets_the_line_that_works(launch: Launch) -> None:
+    program = launch.program(OWN_STORE)
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
     assert launch.wait() == [1, 0]
-    assert re.search(
+    found = re.search(
         r"hpc-kit: the program opens a store at port \d+ \(MASTER_PORT\), where the store of rank 0 listens already\n"
-        r"  do     let Slurm start each rank",
+        r"  do     start the program by (bash -c '.*'): hpc_kit then sets\n",
         launch.tasks[0].err,
     )
+    assert found
+    shell, option, line = shlex.split(found[1])
+    assert line == f"exec python {program}"
+    launch.tasks.clear()
+    own_python = line.replace("python", shlex.quote(sys.executable), 1)
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", shell, option, own_python)
+    assert launch.wait() == [0, 0]
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ import pytest
 import hpc_kit.cli  # noqa: F401 - registers the backends
 from hpc_kit.errors import LaunchError
 from hpc_kit.run_files import END, RECORD
+from hpc_kit.runs.known_jobs import JobSelection
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
-from hpc_kit.runs.status import JobSelection, list_jobs
+from hpc_kit.runs.status import list_jobs
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.states import JobState
 from hpc_kit.ssh import backend

@@ -434,6 +434,19 @@ def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -
     assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
 
 
+@pytest.mark.parametrize("space", ["", "\n"])
+def test_the_advice_that_the_runtime_prints_below_a_traceback_is_the_fix(tmp_path: Path, space: str) -> None:
+    error = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    TCPStore(host, 29909, 2)\n'
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29909, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+    )
+    note = "hpc-kit: the program opens a store at port 29909 (MASTER_PORT)\n  do     start it by bash -c\n"
+    verdict = why(tmp_path, rank__0_log=error + space + note)
+    assert (verdict.class_, verdict.fix) == ("port-in-use", "start it by bash -c")
+    assert "MASTER_PORT" in why(tmp_path, rank__0_log=error + "saving\n" * 3 + note).fix
+
+
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
     short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
     whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"
@@ -2040,3 +2053,345 @@ def test_the_records_of_a_run_are_no_logs(tmp_path: Path) -> None:
 def test_the_line_above_an_exit_code_if_no_line_names_a_rank(tmp_path: Path, last: str, words: str) -> None:
     verdict = why(tmp_path, job_log=f"{STEPS}{last}\nsrun: error: n1: task 5: Exited with exit code 1\n")
     assert verdict.cause.endswith(f"rank 5 on n1 ended with exit code 1{' ' if 'after' in words else ', and '}{words}")
+
+
+DAMAGED = TRACEBACK.format(
+    error="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
+)
+NO_QUOTA = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded")
+
+
+@pytest.mark.parametrize(
+    ("before", "class_"),
+    [
+        (f"could not save step 9, training goes on\n{NO_QUOTA}", "quota"),
+        ("ERROR: could not save checkpoint: [Errno 28] No space left on device\n", "disk-full"),
+        # A cache of a helper, a thread and a file that was read are not the checkpoint.
+        ("wandb: ERROR Internal error: OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/x'\n", "corrupt-file"),
+        (f"Exception in thread uploader:\n{NO_QUOTA}", "corrupt-file"),
+        (TRACEBACK.format(error="OSError: [Errno 116] Stale file handle"), "corrupt-file"),
+    ],
+)
+@pytest.mark.parametrize("restart", ["", "trainer restarts\n", "=== attempt 2\n"])
+def test_a_write_error_that_the_program_survived_left_a_damaged_checkpoint(
+    tmp_path: Path, before: str, class_: str, restart: str
+) -> None:
+    verdict = why(tmp_path, job_log=STEPS + before + STEPS + restart + DAMAGED)
+    assert verdict.class_ == class_
+    assert verdict.confidence == "likely" or class_ == "corrupt-file"
+
+
+@pytest.mark.parametrize(
+    ("keys", "class_"),
+    [
+        ("missing_keys=['a.weight', 'a.bias'], unexpected_keys=['module.a.weight', 'module.a.bias']", "prefix"),
+        ("missing_keys=['model.a.weight'], unexpected_keys=['a.weight']", "prefix"),
+        # Another head, and weights that are left out on purpose.
+        ("missing_keys=['head.weight', 'head.bias'], unexpected_keys=[]", "did not fail"),
+        ("missing_keys=['head.weight'], unexpected_keys=['fc.weight']", "did not fail"),
+        ("missing_keys=[], unexpected_keys=['ema.a.weight']", "did not fail"),
+        ("missing_keys=['a.weight'], unexpected_keys=['module.a.weight'])\n<All keys matched successfully>", "did not"),
+    ],
+)
+def test_a_checkpoint_of_which_no_key_was_loaded(tmp_path: Path, keys: str, class_: str) -> None:
+    log = f"{STEPS}load_state_dict: _IncompatibleKeys({keys})\n{STEPS.replace('loss', 'acc')}"
+    verdict = why(tmp_path, job_log=log, sacct_txt=COMPLETED)
+    assert class_ in verdict.cause
+    assert verdict.confidence == ("likely" if class_ == "prefix" else "certain")
+
+
+def test_the_agent_whose_rendezvous_timed_out_closed_it_for_the_others(tmp_path: Path) -> None:
+    errors = "torch.distributed.elastic.rendezvous.api.Rendezvous{}Error"
+    log = "".join(f"{rank}: starts\n{rank}: waits\n" for rank in (0, 1))
+    for rank, error in enumerate(("Closed", "Timeout")):
+        log += "".join(f"{rank}: {line}\n" for line in TRACEBACK.format(error=errors.format(error)).splitlines())
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == ("rendezvous-timeout", None)
+    assert "did not join" not in verdict.cause
+    assert why(tmp_path, job_log=log.replace("Timeout", "Closed")).class_ == "rendezvous"
+
+
+def test_words_in_paths_are_no_progress(tmp_path: Path) -> None:
+    warning = "[W0707 08:0{}:03.5 socket.cpp:764] [c10d] The IPv6 network addresses of (kiz0l, 29500) cannot be "
+    warning = "".join(
+        f"{warning.format(each)}retrieved (gai error: -2 - Name or service not known).\n" for each in "123"
+    )
+    frames = "".join(f"frame #{each}: _start + 0x2{each} (0x55d in /home/u/envs/train/bin/python)\n" for each in "123")
+    error = (
+        "torch.distributed.DistNetworkError: The client socket has timed out after 9000ms while trying to connect to "
+    )
+    verdict = why(tmp_path, job_log=warning + frames * 3 + TRACEBACK.format(error=f"{error}(kiz0l, 29500)."))
+    assert verdict.class_ == "name-resolution"
+    # Steps are progress: the name was resolved later.
+    steps = "step 1 of /home/u/envs/train/run\nstep 2 of /home/u/envs/train/run\n" * 3
+    log = steps + warning + steps * 2 + TRACEBACK.format(error=f"{error}(kiz0l, 29500).")
+    assert why(tmp_path, job_log=log).class_ == "unreachable-host"
+
+
+def test_the_last_words_of_a_rank_that_left(tmp_path: Path) -> None:
+    last = "index_1.json not found, exiting\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + LOST, rank__1_log=STEPS + last, rank__2_log=STEPS + LOST)
+    assert (verdict.class_, verdict.rank) == ("rank-vanished", 1)
+    assert verdict.cause == "rank 1 ended after it had printed: index_1.json not found, exiting"
+    verdict = why(tmp_path, rank__1_log=STEPS)
+    assert verdict.cause.startswith("rank 1 ended without a message")
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        ("2026-01-30 07:55:46 | INFO | nmt | rank 2 waits for the lock /c/x.lock (held by pid 7 on s02)", 2),
+        ("INFO:root:rank 2 waits for the lock /c/x.lock (held by pid 7 on s02)", 2),
+        ("2026-01-30 07:55:46 - INFO - data - rank 2: the lock /c/x.lock is held by pid 7", 2),
+        # The rank of the sentence is not the one that prints it.
+        ("2026-01-30 07:55:46 | INFO | nmt | lock /c/x.lock is held by rank 2", None),
+        ("INFO lost rank 2, the lock /c/x.lock is held by it", None),
+    ],
+)
+def test_the_rank_behind_the_fields_of_a_logger(tmp_path: Path, text: str, rank: int | None) -> None:
+    verdict = why(tmp_path, job_log=f"{STEPS}{text}\n{TIME_LIMIT}")
+    assert (verdict.class_, verdict.rank) == ("file-lock", rank)
+
+
+NODES = "JobID|State|ExitCode|NodeList\n7|FAILED|1:0|{}\n"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "nodes", "rank"),
+    [
+        ("[default3]:", "n1", 3),
+        ("[default3]:", "n[1-2]", None),
+        ("[default3]:[rank7]: ", "n[1-2]", 7),
+        ("1: [default3]:", "n[1-2]", None),
+        ("1: [default3]:[rank7]: ", "n[1-2]", 7),
+        ("0: [default3]:", "n1", 3),
+        ("1: ", "n[1-2]", 1),  # without torchrun, the label of srun is the rank
+    ],
+)
+def test_the_label_of_torchrun_is_a_rank_on_one_node_only(
+    tmp_path: Path, prefix: str, nodes: str, rank: int | None
+) -> None:
+    number, colon, _ = prefix.partition(": ")
+    label = f"{number}: " if colon and number.isdigit() else ""
+    local = "[default{}]:" if "default" in prefix else ""
+    others = [f"{0 if label and each % 2 else label[:1]}{label[1:]}{local.format(each % 4)}" for each in range(8)]
+    others = others if nodes != "n1" else [f"{label}{local.format(each % 4)}" for each in range(8)]
+    log = "".join(f"{other}{line}\n" for line in STEPS.splitlines() for other in others)
+    log += "".join(f"{prefix}{line}\n" for line in KEY_ERROR.splitlines())
+    log += f"srun: error: n{2 if label[:1] == '1' else 1}: task {label[:1] or 0}: Exited with exit code 1\n"
+    verdict = why(tmp_path, job_log=log, sacct_txt=NODES.format(nodes))
+    assert (verdict.class_, verdict.rank) == ("python-exception", rank)
+    assert verdict.host == (f"n{2 if label[:1] == '1' else 1}" if rank != 7 else verdict.host)
+
+
+def test_a_loss_that_is_nan_for_a_part_of_the_data(tmp_path: Path) -> None:
+    of_class = "val loss nan for class 7\nval loss nan for class 9\n"
+    assert why(tmp_path, job_log=STEPS + of_class, sacct_txt=COMPLETED).class_ == "no-failure"
+    of_all = "step 10 loss nan lr 0.1\nstep 11 loss nan lr 0.1\n"
+    assert why(tmp_path, job_log=STEPS + of_all, sacct_txt=COMPLETED).class_ == "nan"
+
+
+def test_a_second_try_of_one_process_is_no_second_store(tmp_path: Path) -> None:
+    alone = TRACEBACK.format(
+        error="torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."
+    )
+    ends = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1\n"
+    assert "own host" not in why(tmp_path, job_log=f"{alone}connects again\n{alone}{ends}").cause
+    assert "own host" not in why(tmp_path, job_log=alone * 3 + ends).cause
+
+
+@pytest.mark.parametrize(
+    ("bus", "rank", "host"), [("c3", 22, "n3"), ("b1", 21, "n3"), ("44", None, "n3")]
+)  # the GPU 44 is on no node
+def test_the_gpu_of_an_xid_is_that_of_its_bus_and_not_of_the_rank_that_prints_it(
+    tmp_path: Path, bus: str, rank: int | None, host: str
+) -> None:
+    start = (
+        "{rank}: n{node}:91{rank}:91{rank} [5] NCCL INFO comm 0x55d31 rank {rank} nranks 32 nvmlDev 5 busId {bus}000\n"
+    )
+    places = ((21, 3, "b1"), (22, 3, "c3"), (13, 2, "b1"), (14, 2, "c3"))
+    log = "".join(start.format(rank=rank, node=node, bus=address) for rank, node, address in places)
+    log += f"21: [2026-01-05 02:48:33] [healthd] kernel: NVRM: Xid (PCI:0000:{bus}:00): 79, pid=9121, name=python, x\n"
+    log += "srun: error: n3: tasks 21-22: Aborted\n"
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("gpu-xid", rank, host)
+
+
+@pytest.mark.parametrize(
+    ("last", "limit", "elapsed", "hung"),
+    [
+        ("02:00:00", "2026-01-02T09:00:00", "", "07:00:00"),
+        ("02:00:00", "", "08:00:00", "07:00:00"),
+        # The program worked for longer than it was silent, or was silent for a few minutes only.
+        ("06:00:00", "2026-01-02T09:00:00", "", ""),
+        ("01:05:00", "2026-01-02T01:25:00", "", ""),
+        ("06:00:00", "", "08:00:00", ""),
+    ],
+)
+def test_a_time_limit_after_a_long_silence_may_be_that_of_a_hang(
+    tmp_path: Path, last: str, limit: str, elapsed: str, hung: str
+) -> None:
+    hour, rest = int(last[:2]), last[2:]
+    times = ["01:00:00", "01:01:00", "01:02:00", f"{hour:02}{rest}"]
+    log = "".join(f"2026-01-02 {time} INFO step {step} loss 2.{step}\n" for step, time in enumerate(times))
+    log += TIME_LIMIT.replace("2026-01-02T03:04:05", limit) if limit else ""
+    files = {"sacct_txt": f"JobID|State|ExitCode|Elapsed\n7|TIMEOUT|0:0|{elapsed}\n"} if elapsed else {}
+    verdict = why(tmp_path, job_log=log, **files)
+    assert (verdict.class_, verdict.confidence) == ("time-limit", "likely" if hung else "certain")
+    assert ("it may have hung" in verdict.cause) == bool(hung)
+    assert hung in verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("words", "confidence"),
+    [
+        ("[stage 1/3] done\n[stage 2/3] done\nPipeline finished successfully\n", "likely"),
+        (STEPS + "training finished successfully\n", "certain"),
+    ],
+)
+def test_a_report_of_success_after_an_exception_is_doubtful(tmp_path: Path, words: str, confidence: str) -> None:
+    before = "" if confidence == "certain" else "[stage 0/3] done\n"
+    verdict = why(tmp_path, job_log=f"{before}{STEPS}{KEY_ERROR}{words.replace('Pipeline', 'Training pipeline')}")
+    assert (verdict.class_, verdict.confidence) == ("no-failure", confidence)
+
+
+def test_the_message_in_a_cut_last_line_may_go_on(tmp_path: Path) -> None:
+    assert why(tmp_path, job_log=STEPS + KEY_ERROR).confidence == "certain"
+    assert why(tmp_path, job_log=(STEPS + KEY_ERROR).rstrip("\n")[:-3]).confidence == "likely"
+
+
+def test_a_missing_command_far_from_the_end_is_doubtful(tmp_path: Path) -> None:
+    missing = "/var/spool/slurmd/job7/slurm_script: line 5: nvidia-smi: command not found\n"
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|127:0|n1\n"
+    assert why(tmp_path, job_log="starts\n" + missing, sacct_txt=rows).confidence == "certain"
+    words = "".join(f"{word} is loaded\n" for word in "abcdefghijklmnopqrstuvwxyz")
+    assert why(tmp_path, job_log="starts\n" + missing + words, sacct_txt=rows).confidence == "likely"
+
+
+def test_a_server_that_is_not_reached_is_not_the_first_rank(tmp_path: Path) -> None:
+    error = "(MaxRetryError(\"HTTPSConnectionPool(host='h.co', port=443): Max retries exceeded with url: /m (Caused by "
+    error += "NewConnectionError('[Errno 101] Network is unreachable'))\"))\n"
+    assert why(tmp_path, job_log="starts\n" + error).class_ == "hub-access"
+    assert why(tmp_path, job_log="starts\nOSError: [Errno 101] Network is unreachable\n").class_ == "unreachable-host"
+
+
+def test_the_exceptions_that_a_broken_gpu_causes_are_those_of_victims(tmp_path: Path) -> None:
+    log = "[rank: 0] starts\n[rank: 1] starts\n"
+    log += TRACEBACK.format(error="torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered")
+    for rank in (0, 1):
+        log += TRACEBACK.format(
+            error=f"torch.distributed.DistBackendError: NCCL communicator was aborted on rank {rank}."
+        )
+    log += "srun: error: n1: task 1: Exited with exit code 1\n"
+    assert (why(tmp_path, job_log=log).class_, why(tmp_path, job_log=log).rank) == ("gpu-ecc", None)
+    # The message of a library is repeated by the exception of its rank.
+    log = "ncclInternalError: Internal check failed.\nCUDA error: uncorrectable ECC error encountered\n"
+    log += f"[rank: 1] {TRACEBACK.format(error='torch.distributed.DistBackendError: NCCL error in: x.cpp:9').strip()}\n"
+    log += "srun: error: n1: task 1: Exited with exit code 1\n"
+    assert why(tmp_path, job_log=log).rank == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "class_"),
+    [
+        ("{abort}{kill}", "late-rank"),  # srun ended the rank for which the others had waited
+        ("{kill}{abort}", "killed"),
+    ],
+)
+def test_a_rank_that_was_killed_after_the_others_had_waited_for_it(tmp_path: Path, ends: str, class_: str) -> None:
+    log = "".join(f"{rank}: step {step} loss 2.{step}\n" for step in range(5) for rank in range(4))
+    log += "0: saving step 5\n" + "".join(
+        f"{rank}: {TIMED_OUT_CALL.format(rank=rank, number=9, size=4)}" for rank in (1, 2, 3)
+    )
+    abort = "srun: error: n1: tasks 1-3: Aborted\n"
+    log += ends.format(abort=abort, kill="srun: error: n1: task 0: Killed\n")
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank) == (class_, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "class_"),
+    [
+        ("'module.bert.embeddings.weight', 'module.classifier.bias'", "checkpoint-mismatch"),
+        ("'cls.predictions.bias', 'cls.seq_relationship.weight'", "no-failure"),
+    ],
+)
+def test_weights_that_transformers_does_not_use(tmp_path: Path, keys: str, class_: str) -> None:
+    log = f"Some weights of the model checkpoint at out were not used when initializing BertModel: [{keys}]\n{STEPS}"
+    assert why(tmp_path, job_log=log, sacct_txt=COMPLETED).class_ == class_
+
+
+def test_data_that_is_damaged_is_no_checkpoint_that_was_not_saved(tmp_path: Path) -> None:
+    not_saved = "ERROR: failed to save checkpoint: [Errno 122] Disk quota exceeded: '/home/u/ck/3.pt'\n"
+    data = TRACEBACK.format(error="OSError: image file is truncated (12 bytes not processed)")
+    assert why(tmp_path, job_log=STEPS + not_saved + STEPS + data).class_ == "corrupt-file"
+
+
+@pytest.mark.parametrize("label", ["2026-02-01T10:00:12 {}: ", "[2026-02-01 10:00:12] {}: ", "{}: "])
+def test_labels_behind_the_time_that_a_pipe_adds(tmp_path: Path, label: str) -> None:
+    log = "".join(f"{label.format(rank)}step {step} loss 2.{step}\n" for step in range(5) for rank in range(3))
+    for rank, error in ((0, LOST), (1, KEY_ERROR), (2, LOST)):
+        log += "".join(f"{label.format(rank)}{line}\n" for line in error.splitlines())
+    verdict = why(tmp_path, job_log=log)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")
+
+
+REPORT = """Failures:
+[1]:
+  time      : 2026-06-30_22:47:35
+  host      : n1
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 921)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-06-30_22:47:31
+  host      : n1
+  rank      : 2 (local_rank: 2)
+  exitcode  : 3 (pid: 923)
+"""
+
+
+def test_a_cut_report_of_torchrun_does_not_show_the_first_failure(tmp_path: Path) -> None:
+    verdict = why(tmp_path, job_log=STEPS + REPORT)
+    assert (verdict.class_, verdict.rank) == ("unknown", 2)
+    verdict = why(tmp_path, job_log=STEPS + REPORT.partition("Root")[0])
+    assert (verdict.class_, verdict.rank) == ("unknown", None)
+    # SIGTERM from outside is the first failure of a complete report.
+    alone = REPORT.partition("Failures")[1] + REPORT[REPORT.index(":") :].replace(": 3 (", ": -15 (")
+    assert why(tmp_path, job_log=STEPS + alone).class_ == "terminated"
+
+
+@pytest.mark.parametrize(
+    ("error", "class_", "certain"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-ecc", True),
+        ("RuntimeError: CUDA error: uncorrectable ECC e", "cuda-error", False),
+        ("KeyError: Caught KeyError in DataLoader worker process 0.", "python-exception", False),
+    ],
+)
+def test_a_message_that_a_cut_log_does_not_contain_completely(
+    tmp_path: Path, error: str, class_: str, certain: bool
+) -> None:
+    end = "\n" if certain or "worker" in error else ""
+    verdict = why(tmp_path, job_log=STEPS + TRACEBACK.format(error=error).rstrip("\n") + end)
+    assert (verdict.class_, verdict.confidence) == (class_, "certain" if certain else "likely")
+
+
+def test_a_hook_that_ends_the_process_with_exit_code_9_sends_no_signal(tmp_path: Path) -> None:
+    end = "srun: error: n1: task 0: Exited with exit code 9\n"
+    rows = "JobID|State|ExitCode|NodeList\n7|FAILED|9:0|n1\n"
+    verdict = why(tmp_path, job_log=STEPS + KEY_ERROR + end, sacct_txt=rows)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 0, "certain")
+    assert why(tmp_path, job_log=STEPS + end, sacct_txt=rows).class_ == "unknown"
+
+
+def test_a_device_that_nccl_cannot_open_is_not_the_cause(tmp_path: Path) -> None:
+    opening = "g1:51:61 [0] misc/ibvwrap.cc:97 NCCL WARN Call to ibv_open_device failed\n"
+    opening += "g1:51:61 [0] NCCL INFO NET/IB : Unable to open device mlx5_bond_0\n"
+    api = "torch.distributed.elastic.rendezvous.api"
+    late = TRACEBACK.format(error=f"{api}.RendezvousTimeoutError")
+    lost = TRACEBACK.format(error=f"{api}.RendezvousConnectionError: The connection to the C10d store has failed.")
+    ends = "".join(f"srun: error: g{node}: task {node - 1}: Exited with exit code 1\n" for node in (1, 2))
+    assert why(tmp_path, job_log=opening + late + lost + ends).class_ == "rendezvous-timeout"
+    assert why(tmp_path, job_log=opening.replace("open_device", "reg_mr")).class_ == "nccl-infiniband"

@@ -12,6 +12,7 @@ from hpc_kit.runs.why.evidence import (
     FATAL,
     KERNEL,
     LINE,
+    LINES_OF_END,
     NOT_WRITTEN,
     SYSTEM,
     VICTIMS,
@@ -45,10 +46,16 @@ MAX_HOURS_BEFORE = 15.0
 GOES_ON_AFTER = 60.0
 """Seconds after an error in which another file may still contain progress that was under way."""
 
+LONG_SILENCE = 1800.0
+"""Seconds without a line after which a program that had worked for a shorter time may have hung."""
+
 YEAR = 366 * 86400.0
 
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
 """The job in the path of a control group."""
+
+_BUS = re.compile(r"NVRM: Xid \((?:PCI:)?([\da-fA-F]+):([\da-fA-F]+):([\da-fA-F]+)\b")
+"""The bus address of a GPU, without its function, which is 0."""
 
 _KILL_OUTSIDE = re.compile(r"\boom-kill:.*\btask_memcg=(?!\S*/(?:job|step|task)_).*\bpid=(\d+)")
 """The kernel killed a process whose control group is not one of Slurm's."""
@@ -81,9 +88,6 @@ _SIGNAL_RULES = {53: "log-folder", 9: "killed"}
 
 _DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
 
-_LINES_OF_END = 20
-"""Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
-
 _LINES_OF_SCRIPT = 3
 """Lines below srun's report of the end that the script prints. Further ones are those of a second try."""
 
@@ -104,7 +108,7 @@ class Attempt:
         self.events, self.ends = _last_attempt(evidence)
         self._drop_foreign_kernel_lines()
         self._doubt_kills_outside()
-        if evidence.has_agents or evidence.has_torchrun:
+        if evidence.has_agents or evidence.has_torchrun or evidence.nodes.agents:
             self._separate_agents()
         self._assign_processes()
         # One rank 0 is normal. Several mean that each process is an MPI world of its own.
@@ -134,6 +138,7 @@ class Attempt:
         # srun prints task numbers: with torchrun, these are one number per node, and no ranks.
         tasks = [end for end in self.ends if end.reporter == "srun"]
         is_node = max(self.evidence.ranks, default=0) > max((task for end in tasks for task in end.ranks), default=0)
+        is_node |= bool(self.evidence.nodes.agents)
         agents = [end for end in tasks if self.evidence.has_agents or is_node or end.signal is not None]
         if is_node:
             for end in agents:
@@ -180,6 +185,16 @@ class Attempt:
                 and KERNEL.search(event.line.text)
                 for line, pid in outside
             )
+
+    def silence(self, event: Event) -> float:
+        """Return the seconds for which the program had printed nothing, if it was silent longer than it had worked."""
+        began, ended = self.evidence.began, self.evidence.ended
+        if began is None or ended is None:
+            return 0.0
+        times = [each.line.time for each in (event, *self.of_kind("end")) if each.line.time is not None]
+        elapsed = max((parse_limit(row.elapsed) or 0 for row in self.rows), default=0)
+        silence = max(times) - ended if times else elapsed - (ended - began)
+        return silence if silence > max(ended - began, LONG_SILENCE) else 0.0
 
     def _hours_before(self, line: Line) -> float:
         """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""
@@ -251,8 +266,12 @@ class Attempt:
         return option or None
 
     def _assign_processes(self) -> None:
-        """Give the ranks of processes to the messages of the kernel that name a process."""
+        """Give the messages of the kernel the rank of the process or GPU that they name, whatever rank printed them."""
         for event in self.events:
+            if event.rule.scope == "node" and event.rank == event.line.rank and KERNEL.search(event.line.text):
+                event.host = event.host or self.evidence.hosts.get(event.rank if event.rank is not None else -1)
+                bus = int(f"{''.join(found.groups())}0", 16) if (found := _BUS.search(event.line.body)) else -1
+                event.rank = self.evidence.nodes.gpus.get((event.host, bus))
             known = self.evidence.processes.get(int(event.groups.get("pid", -1)), set())
             places = {(rank, host) for rank, host in known if None in {host, event.host} or host == event.host}
             if event.rule.class_ == "host-memory" and len(places) == 1:
@@ -317,7 +336,7 @@ class Attempt:
         if not re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body):
             return False
         failed = [end for end in self.ends if end.reporter == "srun" and end.has_failed and end.line.file == line.file]
-        failed = [end for end in failed if 0 < line.number - end.line.number <= _LINES_OF_END]
+        failed = [end for end in failed if 0 < line.number - end.line.number <= LINES_OF_END]
         before = {rank for end in failed for rank in end.ranks}
         is_near = line.rank is None and any(line.number - end.line.number <= _LINES_OF_SCRIPT for end in failed)
         if is_near and self.evidence.ranks and before >= self.evidence.ranks:
@@ -367,6 +386,11 @@ class Attempt:
         if not ends or event.rank is None or event.strength == SYSTEM:
             return 0
         return next((place for place, end in enumerate(ends) if event.rank in end.ranks), math.inf)
+
+    def was_killed_late(self, line: Line) -> bool:
+        """Return whether a kill was reported after the end of a rank that had waited in vain: srun killed the rest."""
+        waited = {event.rank for event in self.of_class("collective-timeout")}
+        return any(_comes_before(end.line, line) and end.ranks and waited.issuperset(end.ranks) for end in self.ends)
 
     def failed_ends(self) -> list[TaskEnd]:
         """Return the ends of ranks that failed by themselves, in the order of time."""

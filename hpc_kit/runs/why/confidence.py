@@ -83,6 +83,8 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
         return rule.name.startswith(("collective-mismatch", "world-size", "torch-versions")) or (
             rule.name == "late-rank" and (len(waiting) >= 2 or event.traceback is not None)
         )
+    if event.strength == LINE and rule.kind == "soft" and len(chain) == 1 and event.lines_after > LAST_LINES:
+        return False
     if event.strength != LINE or attempt.failed or chain[0].strength == EXCEPTION:
         return event.strength != LINE or rule.weight >= CLEAR
     is_last = not event.progress and not attempt.success and event.lines_after <= LAST_LINES
@@ -90,9 +92,10 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
 
 
 def _never_began(attempt: Attempt, event: Event) -> bool:
-    """Return whether a time limit ended a program that had printed a few lines, but no progress: it may have hung."""
+    """Return whether a time limit ended a program that may have hung: it had no progress, or it was silent for long."""
     has_begun = event.progress_line or attempt.evidence.with_progress
-    return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not has_begun
+    is_silent = event.line.number > _FEW_LINES and not has_begun
+    return event.rule.class_ == "time-limit" and (is_silent or attempt.silence(event) > 0)
 
 
 def _may_have_gone_on_elsewhere(attempt: Attempt, chain: Sequence[Event]) -> bool:

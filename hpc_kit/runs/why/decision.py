@@ -7,12 +7,13 @@ only if nothing else is found. Then the ranks that did not report, or that calle
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.failure_place import place_of
+from hpc_kit.runs.why.failure_place import drop_local_ranks, place_of
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.runs.why.script_faults import add_script_fault
@@ -54,6 +55,11 @@ _SAYS_NOT_WRITTEN = re.compile(
 )
 """A program says that it has not written a file."""
 
+_READS_SAVED = re.compile(
+    r"(?i)checkpoint|ckpt|serialization\.py|PytorchStream|safetensor|pickle|load_state|\b(?:resum|restor)(?:e|ing)\b|\.pth?\b"
+)
+"""An error about a damaged file that the program itself has saved, and not about its data."""
+
 _OWN_MISTAKE = re.compile(
     r"(?:Key|Index|Attribute|Name|Type|ZeroDivision|UnboundLocal|Assertion|NotImplemented)Error\b"
 )
@@ -72,6 +78,7 @@ ORDER_GRACE = 60.0
 def decide(evidence: Evidence) -> Verdict:
     """Return the cause of the last attempt of a job."""
     attempt = Attempt(evidence)
+    drop_local_ranks(attempt)
     verdict = add_script_fault(attempt, _answer(attempt))
     verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
     return verdict
@@ -94,7 +101,8 @@ def _answer(attempt: Attempt) -> Verdict:
     if culprit is None:
         culprit = _weak_candidate(attempt)
     if culprit is None:
-        return unknown_verdict(attempt)
+        verdict = unknown_verdict(attempt)
+        return replace(verdict, confidence="likely") if _hides_failure(attempt) else verdict
     chain = _chain(attempt, culprit)
     # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
@@ -295,6 +303,7 @@ def _soft(attempt: Attempt) -> list[Event]:
         for event in attempt.of_kind("cause")
         if event.strength == EXCEPTION
         and not (event.is_handled or (event.traceback and event.traceback.is_survived) or attempt.has_gone_on(event))
+        and not attempt.was_handled_before(event)
     ]
     # Other ranks may print a few more steps after an error that ended one.
     late = [
@@ -326,7 +335,9 @@ def _symptoms(attempt: Attempt) -> list[Event]:
     return [
         event
         for event in attempt.of_kind("symptom")
-        if event.rule.class_ != "error-message" and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
+        if event.rule.class_ != "error-message"
+        and not event.is_survived
+        and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
     ]
 
 
@@ -354,7 +365,7 @@ def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     return [
         event
         for event in attempt.of_class(*classes)
-        if (event.rank is None or event.rank not in reporting)
+        if event.rank not in reporting
         and not _is_killed_by_srun(attempt, event)
         and not any(end.line == event.line and _is_of_cancelled_step(attempt, end) for end in attempt.ends)
     ]
@@ -374,6 +385,8 @@ def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
 
     A rank that lost another one ends with an exit code, too. Then the kill may have come first.
     """
+    if attempt.was_killed_late(event.line):
+        return True
     if not event.line.body.startswith("srun: error: ") or any(
         each.rule.class_ not in {"exit-code", "terminated", "killed"} for each in attempt.of_kind("consequence")
     ):
@@ -426,8 +439,9 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
     # Rules may explain each other in a circle.
     for _ in range(3):
         behind = [event for event in attempt.events if _is_behind(attempt, event, chain[-1])]
-        if attempt.evidence.has_later_step:
-            behind += [event for event in of_steps if event.strength > WARNING and explains(event, chain[-1])]
+        has_later = attempt.evidence.has_later_step
+        behind += [event for event in of_steps if has_later and event.strength > WARNING and explains(event, chain[-1])]
+        behind += [event for event in of_steps if _left_file_damaged(event, chain[-1])]
         if not behind:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
@@ -446,6 +460,7 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         event.is_handled
         and event.rule.kind == "cause"
         and not (event.is_survived and _left_value_missing(event, culprit))
+        and not _left_file_damaged(event, culprit)
     ):
         return False
     if culprit.rule.class_ in {"time-limit", "cancelled"} and _tried_to_the_end(attempt, event):
@@ -475,6 +490,21 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
     )
 
 
+def _left_file_damaged(event: Event, culprit: Event) -> bool:
+    """Return whether a file could not be written, which the program survived, before it read a damaged checkpoint."""
+    text = culprit.traceback.text if culprit.traceback else culprit.line.body
+    # An error of a thread, or one without a line of the program, may be that of a helper.
+    trace = None if event.traceback is None or event.traceback.is_thread else event.traceback.own_frame
+    return (
+        culprit.rule.class_ == "corrupt-file"
+        and _READS_SAVED.search(text) is not None
+        and event.order < culprit.order
+        and event.strength > WARNING
+        and explains(event, culprit)
+        and (_lost_output(event) or (event.rule.class_ in NOT_WRITTEN and trace is not None))
+    )
+
+
 def _tried_to_the_end(attempt: Attempt, event: Event) -> bool:
     """Return whether ranks looked for a host in vain until the end of the job. A healthy start has a few warnings."""
     if event.rule.class_ != "name-resolution" or event.progress or event.lines_after > LAST_LINES:
@@ -496,7 +526,7 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     if (found := attempt.first(_symptoms(attempt))) and (
-        found.rule.class_ == "no-training" or _is_last(attempt, found) or _stays_nan(attempt)
+        found.rule.class_ in {"no-training", "checkpoint-mismatch"} or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]
@@ -507,19 +537,21 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         NO_FAILURE,
         evidence=proof,
         fix="nothing to do",
-        confidence="likely" if any(_may_be_hidden(attempt, event) for event in attempt.events) else "certain",
+        confidence="likely" if _hides_failure(attempt) else "certain",
     )
 
 
-def _may_be_hidden(attempt: Attempt, event: Event) -> bool:
-    """Return whether an exception near the end of a log was not followed by progress, nor by what logged it."""
-    traceback = event.traceback
-    return (
-        traceback is not None
-        and not (traceback.is_survived or traceback.is_thread or traceback.is_child)
-        and (not traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event)))
-        and not event.progress
+def _hides_failure(attempt: Attempt) -> bool:
+    """Return whether an exception near the end of a log was not followed by enough progress, nor by what logged it."""
+    return any(
+        event.traceback is not None
+        and not (event.traceback.is_survived or event.traceback.is_thread or event.traceback.is_child)
+        and (
+            not event.traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event))
+        )
+        and not event.is_handled
         and event.lines_after <= LAST_LINES
+        for event in attempt.events
     )
 
 

@@ -36,6 +36,9 @@ FATAL = {"host-memory", "killed", "node-failure", "segfault", "bus-error", "abor
 HELPER_FAILED_AFTER = 30
 """Lines of progress of each rank which show that only a helper had such a failure."""
 
+LINES_OF_END = 20
+"""Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
+
 VICTIMS = ("collective-timeout", "connection-lost")
 """Classes of failures of ranks that waited for another one, or lost it."""
 
@@ -184,6 +187,10 @@ class NodeReports:
     """Words of Slurm's listings among which are the nodes that do not respond."""
     reasons: list[tuple[str, str, Line]] = field(default_factory=list)
     """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
+    agents: set[tuple[str, int]] = field(default_factory=set)
+    """Files, and labels in them (or -1), of lines that torchrun labels with the numbers of processes on a node."""
+    gpus: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    """Ranks of GPUs, by host and bus address, as NCCL states them."""
     largest: tuple[int, str] = (0, "")
     """The pages of memory and the name of the largest process that the kernel listed."""
 
@@ -226,6 +233,8 @@ class Evidence:
         """Ids of the job that its own messages name."""
         self.began: float | None = None
         """The earliest time in the logs of the program."""
+        self.ended: float | None = None
+        """The latest time in the last lines of the program."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""
         self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
@@ -247,13 +256,12 @@ class Evidence:
         self.ranks: set[int] = set()
         self.own_logs: set[int] = set()
         """Ranks that write to a file of their own, which is among the files."""
-        self.world = 0
+        self.world = self.lines = 0
         self.attempts = 1
         self.running: dict[str, int] = {}
         """The last attempt of a file, if the program printed progress or success in it."""
         self.with_progress: set[str] = set()
         """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
-        self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
         self.requeued: set[str] = set()
         """Files that end with a requeue: what they contain belongs to an earlier attempt."""

@@ -75,6 +75,31 @@ def has_several_hosts(attempt: Attempt) -> bool:
     return len(_known_hosts(attempt)) > 1
 
 
+def count_nodes(attempt: Attempt) -> int | None:
+    """Return the number of nodes of the job, by its node list or by its script."""
+    stated = set().union(*attempt.evidence.node_lists.values())
+    lists = {row.nodes for row in attempt.rows if row.nodes} | stated
+    if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
+        return len(hosts)
+    scripts = list(attempt.evidence.scripts.values())
+    return size_of_job(script_options(scripts[0])).nodes if len(scripts) == 1 else None
+
+
+def drop_local_ranks(attempt: Attempt) -> None:
+    """Remove the ranks that are torchrun's numbers of processes on their nodes, if the job has several nodes."""
+    evidence = attempt.evidence
+    files = {file for file, _ in evidence.nodes.agents}
+    is_several = (
+        len({label for _, label in evidence.nodes.agents}) > 1
+        or len({re.sub(r"\d+", "", file) for file in files}) < len(files)  # one file for each node
+        or has_several_hosts(attempt)
+        or max(count_nodes(attempt) or 1, evidence.wanted_nodes[0] if evidence.wanted_nodes else 1) > 1
+    )
+    for event in attempt.events if is_several else ():
+        if event.line.is_local and event.rank == event.line.rank:
+            event.rank = None
+
+
 def same_host(one: str, other: str) -> bool:
     """Return whether two names are of one host: one may be without the domain."""
     return _without_domain(one) == _without_domain(other)
@@ -115,10 +140,13 @@ def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
     if killed and event.rule.class_ in {"host-memory", "killed"}:
         return killed[0]
     lost = {each.rank for each in attempt.of_class(*VICTIMS)}
+    # An exception ends its process: the exceptions of other ranks that follow from it are those of victims.
+    explained = {each.rank for each in attempt.events if event.traceback and each.traceback and explains(event, each)}
     # A task ends once in a step. If its number ends again after the error, its first end is that of an earlier step.
     earlier = [end for end in ends if end.line.file == event.line.file and end.line.number < event.line.number]
     later = [end for end in ends if end not in earlier]
     ends = [end for end in ends if end not in earlier or not any(set(end.ranks) & set(each.ranks) for each in later)]
+    ends = [end for end in ends if end.ranks[0] not in explained]
     own = [end for end in ends if end.ranks[0] not in lost]
     return next(iter(own or ends), None)
 

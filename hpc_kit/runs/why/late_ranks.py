@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.evidence import (
     LINE,
+    LINES_OF_END,
     VICTIMS,
     WARNING,
     Event,
@@ -17,8 +18,8 @@ from hpc_kit.runs.why.evidence import (
     reports_end_of_inputs,
     script_options,
 )
+from hpc_kit.runs.why.failure_place import count_nodes
 from hpc_kit.runs.why.rules import rule_named
-from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.runs.why.stack_dumps import find_late_stacks
 from hpc_kit.slurm.sizes import size_of_job
 
@@ -33,9 +34,6 @@ ANALYSIS_ORDER = 1 << 30
 
 MAX_RANKS = 4096
 """Ranks beyond which missing ones are not looked for."""
-
-_LINES_OF_END = 10
-"""Lines that Slurm and srun print at most when they end a job."""
 
 _COUNTS_CLIENTS = re.compile(r"\d+/\d+ clients joined")
 
@@ -289,7 +287,7 @@ def _explain_hang(attempt: Attempt, culprit: Event) -> Event | None:
 def _find_dead_thread(attempt: Attempt) -> Event | None:
     """Return the exception that ended a thread of a rank which printed nothing more."""
     found = [event for event in attempt.of_kind("cause") if event.traceback and event.traceback.is_thread]
-    last = next((event for event in reversed(found) if event.lines_after <= _LINES_OF_END), None)
+    last = next((event for event in reversed(found) if event.lines_after <= LINES_OF_END), None)
     if last is not None and not last.progress:
         last.is_hint = True
         return last
@@ -316,7 +314,7 @@ def _find_deadlock(attempt: Attempt) -> Event | None:
 def _find_lock(attempt: Attempt) -> Event | None:
     """Return the lock for which the program still waited at its end."""
     waits = [event for event in attempt.of_class("file-lock") if event.rule.kind == "symptom"]
-    return next((event for event in reversed(waits) if event.lines_after <= _LINES_OF_END), None)
+    return next((event for event in reversed(waits) if event.lines_after <= LINES_OF_END), None)
 
 
 def find_stuck_workers(attempt: Attempt) -> Event | None:
@@ -356,7 +354,7 @@ def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
     if culprit.rule.class_ != "rendezvous-timeout":
         return None
-    came = {event.rank for event in attempt.of_class("rendezvous-timeout")}
+    came = {event.rank for event in attempt.of_class("rendezvous-timeout", "rendezvous")}
     absent = sorted(attempt.evidence.ranks - came)
     last = {key[1]: line for key, line in attempt.evidence.last.items()}
     if len(absent) != 1 or len(came - {None}) < len(attempt.evidence.ranks) - 1 or absent[0] not in last:
@@ -380,10 +378,18 @@ def _several_stores(attempt: Attempt) -> str:
     """Return that several processes opened a store, which only rank 0 does. Each of them counted its own clients."""
     events = attempt.of_class("rendezvous-timeout")
     servers = [event for event in events if event.strength > LINE and _COUNTS_CLIENTS.search(event.line.text)]
-    ranks = {event.rank for event in servers}
-    # Without labels, each process printed one traceback.
-    count = len(servers) if ranks == {None} and len(attempt.failed_ends()) > 1 else len(ranks - {None})
+    count = len({event.rank for event in servers} - {None})
+    # Without labels, tracebacks right after each other are of several processes: one process prints its retry between.
+    failed = sum(len(end.ranks) for end in attempt.failed_ends())
+    if {event.rank for event in servers} == {None} and len(servers) <= failed:
+        count = len(servers) if all(map(_is_right_after, servers[1:], servers)) else 0
     return f"{count} processes each took their own host for that of rank 0" if count > 1 else ""
+
+
+def _is_right_after(event: Event, before: Event) -> bool:
+    """Return whether only the lines of a traceback are between its exception and that of another one."""
+    lines = len(event.traceback.lines) if event.traceback else 0
+    return event.line.file != before.line.file or event.line.number - before.line.number <= lines
 
 
 def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
@@ -404,23 +410,13 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
-    wanted, number = attempt.evidence.wanted_nodes, _count_nodes(attempt)
+    wanted, number = attempt.evidence.wanted_nodes, count_nodes(attempt)
     if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or not number or number >= wanted[0]:
         return None
     nodes = "1 node" if number == 1 else f"{number} nodes"
     return _event(
         attempt, "world-size", wanted[1], None, detail=f"torchrun waits for {wanted[0]} nodes, and the job has {nodes}"
     )
-
-
-def _count_nodes(attempt: Attempt) -> int | None:
-    """Return the number of nodes of the job, by its node list or by its script."""
-    stated = set().union(*attempt.evidence.node_lists.values())
-    lists = {row.nodes for row in attempt.rows if row.nodes} | stated
-    if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
-        return len(hosts)
-    scripts = list(attempt.evidence.scripts.values())
-    return size_of_job(script_options(scripts[0])).nodes if len(scripts) == 1 else None
 
 
 def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
@@ -479,7 +475,8 @@ def _find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
 
 def _ended(attempt: Attempt, rank: int) -> bool:
     lost = any(event.rank == rank for event in attempt.of_class("connection-lost"))
-    return not lost and any(rank in end.ranks and end.has_failed for end in attempt.ends)
+    ends = [end for end in attempt.ends if rank in end.ranks and end.has_failed]
+    return not lost and any(end.signal != "Killed" or not attempt.was_killed_late(end.line) for end in ends)
 
 
 def _event(attempt: Attempt, rule: str, line: Line, rank: int | None, **groups: str) -> Event:

@@ -94,6 +94,12 @@ class LauncherReports:
         tasks = _expand_tasks(found["tasks"]) if found else ()
         return max((self._task_ends.get((found["host"], task), 0) for task in tasks), default=0) if found else 0
 
+    def close(self) -> None:
+        """Drop what a cut report of torchrun lists: the first failure is its last part."""
+        ends = self._evidence.ends
+        if self._entry is not None:
+            ends[self._first_failure :] = [end for end in ends[self._first_failure :] if end.reporter != "torchrun"]
+
     def start_step(self) -> None:
         """Forget the tasks of the last step, which another one follows."""
         self._task_ends.clear()

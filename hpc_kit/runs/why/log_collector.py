@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from itertools import pairwise
@@ -13,6 +14,7 @@ from hpc_kit.runs.why.evidence import (
     HANDLED_AFTER,
     KERNEL,
     LINE,
+    LINES_OF_END,
     NOT_WRITTEN,
     SYSTEM,
     SYSTEM_MESSAGE,
@@ -25,7 +27,7 @@ from hpc_kit.runs.why.evidence import (
     specify_exit_code,
 )
 from hpc_kit.runs.why.launcher_reports import LauncherReports, starts_report
-from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line, read_head
+from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS, LogReader, detect_labels, match_label, parse_line, read_head
 from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.stack_dumps import DumpReader
@@ -54,9 +56,6 @@ _FALLS_BACK = re.compile(
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
 """A network link works again. The line about its failure begins in the same way."""
 
-_STEP_CREATED = re.compile(r"srun: (?:Job )?[Ss]tep created")
-"""A step that had waited for resources starts."""
-
 _MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
 """A file system is back."""
 
@@ -81,8 +80,15 @@ _UNFINISHED = re.compile(
 )
 """A sentence about success that has not come."""
 
-_SAVED = re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b")
-"""The program has written a file. An error of writing before it did not lose the output."""
+_TAKEN_BACK: dict[re.Pattern[str], Callable[[Event], bool]] = {
+    re.compile(r"^srun: (?:Job )?[Ss]tep created"): lambda event: event.rule.class_ == "step-waits",
+    re.compile(r"<All keys matched successfully>"): lambda event: event.rule.name == "checkpoint-ignored",
+    # The program has written a file. An error of writing before it did not lose the output.
+    re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b"): lambda event: (
+        event.strength == LINE and event.rule.class_ in NOT_WRITTEN
+    ),
+}
+"""Lines that take back earlier events of their file, and these events."""
 
 _REFUSED = re.compile(
     r"^(?:sbatch|salloc|srun): error: (?:Batch job submission failed|Unable to allocate resources"
@@ -156,6 +162,8 @@ class _FileCollector:
         """Ranks of lines that name another rank than the name of the file does."""
         self.nodes: dict[int, int] = {}
         """The labels of ranks that differ from them: srun labels the agents of torchrun."""
+        self.agents: set[int] = set()
+        """The labels, or -1 without one, of lines that torchrun labels with the number of a process on its node."""
         self.repeats: Counter[bytes] = Counter()
 
     def read(self) -> None:
@@ -170,6 +178,7 @@ class _FileCollector:
             if self.memory.add(shape, text):
                 self.progress_line = number
         self.tracebacks.close_all(self.before)
+        self.reports.close()
         self._finish()
 
     def _wants_all(self) -> bool:
@@ -209,13 +218,17 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
-        if self.nodes:
+            # The message in a cut line may go on with words that would make it a more special one.
+            event.is_hint |= reader.is_cut and not event.lines_after
+        evidence.nodes.agents |= {(self.log.name, label) for label in self.agents}
+        if self.nodes or self.agents - {-1}:
             self._separate_nodes()
         self._correct_names()
         self._find_silent_ranks()
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
         self._note_last_lines()
+        self._note_last_time()
         self._note_stacks()
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
@@ -232,12 +245,12 @@ class _FileCollector:
         """Give the ranks the hosts of their nodes. A line that only a node labels is of no certain rank."""
         hosts = self.evidence.hosts
         of_node = dict(hosts)
-        for node in self.nodes.values():
+        for node in {*self.nodes.values(), *self.agents}:
             hosts.pop(node, None)
         hosts.update({rank: of_node[node] for rank, node in self.nodes.items() if node in of_node})
         for event in self.own:
             label = self._label(event.line)
-            if label and event.rank == int(label["rank"]):
+            if label and (event.rank == int(label["rank"]) or event.line.is_local):
                 event.rank = parse_line(self.log, None, 0, event.line.text[label.end() :]).rank
                 event.host = event.host or of_node.get(int(label["rank"]))
 
@@ -259,7 +272,7 @@ class _FileCollector:
 
     def _label(self, line: Line) -> re.Match[str] | None:
         """Return the label of a line, if labels name ranks."""
-        return self.labels.match(line.text) if self.labels and "rank" in self.labels.groupindex else None
+        return match_label(self.labels, line.text) if self.labels and "rank" in self.labels.groupindex else None
 
     def _find_silent_ranks(self) -> None:
         """Take back the progress after an error whose rank prints none at the end of the file, but others do."""
@@ -314,6 +327,14 @@ class _FileCollector:
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 
+    def _note_last_time(self) -> None:
+        """Note the time of the last line of the program that has one."""
+        own = (text for _, text in reversed(self.reader.last) if not SYSTEM_MESSAGE.search(text))
+        times = (parse_line(self.log, self.labels, 0, text).time for text in itertools.islice(own, LINES_OF_END))
+        time = next((time for time in times if time is not None), None)
+        if time is not None:
+            self.evidence.ended = max(time, self.evidence.ended or 0.0)
+
     def _note_stacks(self) -> None:
         """Note the last stacks of the ranks, if the program printed no progress after them."""
         for rank, stack in self.dumps.last.items():
@@ -359,15 +380,8 @@ class _FileCollector:
         """Return whether a line matters: lines of its shape are then read again."""
         if line.rank is None:
             line = line._replace(rank=self._rank_of_message(line))
-        if line.rank is not None and (label := self._label(line)) is not None and int(label["rank"]) != line.rank:
-            self.nodes[line.rank] = int(label["rank"])
         if line.rank is not None:
-            if self.log.rank is not None and (line.rank != self.log.rank or line.text.startswith(f"[rank{line.rank}]")):
-                self.stated_ranks.add(line.rank)
-            self.evidence.ranks.add(line.rank)
-            self.ranks.add(line.rank)
-            if line.host:
-                self.evidence.hosts.setdefault(line.rank, line.host)
+            self._note_rank(line, line.rank)
         self._note_time(line)
         if not _is_end_noise(line.body):
             self.output_line = line.number
@@ -393,6 +407,20 @@ class _FileCollector:
         more = HANDLED_AFTER * max(len(self.ranks), 1)
         return self.reader.count_progress() - self.progress_at_end >= more
 
+    def _note_rank(self, line: Line, rank: int) -> None:
+        """Note the rank, the label and the host of a line."""
+        label = self._label(line)
+        if line.is_local:
+            self.agents.add(int(label["rank"]) if label else -1)
+        elif label is not None and int(label["rank"]) != rank:
+            self.nodes[rank] = int(label["rank"])
+        if self.log.rank is not None and (rank != self.log.rank or line.text.startswith(f"[rank{rank}]")):
+            self.stated_ranks.add(rank)
+        self.evidence.ranks.add(rank)
+        self.ranks.add(rank)
+        if line.host:
+            self.evidence.hosts.setdefault(rank, line.host)
+
     def _note_time(self, line: Line) -> None:
         """Note the time of a line that the job itself printed."""
         if line.time is not None and not KERNEL.search(line.text):
@@ -407,10 +435,9 @@ class _FileCollector:
             if GOES_ON.match(line.body):
                 for event in self.own[-3:]:
                     event.is_survived |= event.line == self.before and event.strength in {LINE, WARNING}
-        if _STEP_CREATED.match(line.body):
-            self._weaken(lambda event: event.rule.class_ == "step-waits")
-        if _SAVED.search(line.body):
-            self._weaken(lambda event: event.strength == LINE and event.rule.class_ in NOT_WRITTEN)
+        for pattern, applies in _TAKEN_BACK.items():
+            if pattern.search(line.body):
+                self._weaken(applies)
         if line.body.startswith("Submitted batch job "):
             # A refusal before it does not concern the job that ran.
             self._weaken(lambda event: event.line.body.startswith("sbatch: "), LINE)
@@ -425,6 +452,7 @@ class _FileCollector:
         for event in self.own:
             if applies(event):
                 event.strength = strength
+                event.is_survived |= strength == WARNING
 
     def _rank_of_message(self, line: Line) -> int | None:
         """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""

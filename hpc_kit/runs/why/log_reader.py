@@ -22,7 +22,7 @@ MAX_LINE = 1 << 16
 """Bytes of one line that are kept: a line without end must not fill the memory."""
 
 TAIL_BYTES = 1 << 14
-LAST_LINES = 100
+KEPT_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
 LABEL_SAMPLE = 32
@@ -56,6 +56,9 @@ _PROGRESS = re.compile(
     r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
     r"|frame(?! #)|chunk|\d+/\d+"
 )
+_PATH = re.compile(r"/[A-Za-z_][\w.-]*/\S*")
+"""The path of a file, whose folders may be named after a training."""
+
 SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
     r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|(?<!and )try again|falling back|fallback"
@@ -71,7 +74,7 @@ SUCCESS = re.compile(
     r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
     r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+    r"|\bmodel saved (?:to|in|at)\b|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 """The program reports success."""
 
@@ -108,6 +111,8 @@ class Line(NamedTuple):
     host: str | None
     time: float | None
     """Seconds since the beginning of its year: only differences within a job matter."""
+    is_local: bool = False
+    """The rank is torchrun's number of the process on its node: the rank itself in a job of one node only."""
 
 
 # ---- files
@@ -282,7 +287,7 @@ class ShapeMemory:
         """Remember the shape of a line. Return whether it is a new shape of progress."""
         if len(self.plain) < MAX_SHAPES:
             self.plain.add(shape)
-            if len(shape) != len(text) and _PROGRESS.search(text):
+            if len(shape) != len(text) and _PROGRESS.search(_PATH.sub("", text)):
                 self.counting.add(shape)
                 return True
         return False
@@ -302,7 +307,8 @@ class LogReader:
         self.lines = 0
         self.last: list[tuple[int, str]] = []
         """The last lines with their numbers."""
-        self.is_binary = False
+        self.is_binary = self.is_cut = False
+        """The file is no text, or its last line has no end."""
         self.error: str | None = None
         self._memory = memory
         self._wants_all = wants_all
@@ -378,6 +384,7 @@ class LogReader:
             # A short block alone may have less than the last lines.
             tail = block if len(block) > 4096 or not tail else tail + b"\n" + block
         if rest:
+            self.is_cut = True
             yield from self._lines_of(rest)
             tail += b"\n" + rest
         self._keep_last(tail)
@@ -441,7 +448,7 @@ class LogReader:
             lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
         first = self.lines - len(lines) + 1
         self.last = [(number, text) for number, line in enumerate(lines, first) if (text := line.rstrip())]
-        del self.last[:-LAST_LINES]
+        del self.last[:-KEPT_LINES]
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -481,7 +488,7 @@ def _without_escapes(text: str) -> str:
 
 
 _RANK_PREFIX = re.compile(
-    r"\[(?:(?P<host2>[a-z][a-z-]*\d[\w.-]*)[ :|/] ?)?[Rr](?:ank)? ?(?P<rank>\d+)(?:(?: ?/ ?| of )\d+)?\](?:: ?| )"
+    r"\[(?:(?P<host2>[a-z][a-z-]*\d[\w.-]*)[ :|/] ?)?[Rr](?:ank)?:? ?(?P<rank>\d+)(?:(?: ?/ ?| of )\d+)?\](?:: ?| )"
     r"|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
     r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
@@ -509,7 +516,8 @@ _HOST_IN_TEXT = re.compile(
 )
 _RANK_IN_TEXT = re.compile(
     r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
-    r"|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
+    r"|\bon rank:? (\d+)\b|(?:^|\b(?:DEBUG|INFO|WARNING|ERROR)\b[\s|:\])-]+(?:[\w.]+ ?[|:\])-]+)*)\s*rank (\d+)\b"
+    r"|\(rank (\d+) in comm \d|\brank=(\d+)\b",
     re.IGNORECASE,
 )
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+):(?!\d\d:\d\d\b) ?")  # a time of day is no label
@@ -538,7 +546,7 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     head = [line for line in read_head(path).splitlines() if line.strip()]
     lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
-        labelled = sum(pattern.match(line) is not None for line in lines)
+        labelled = sum(match_label(pattern, line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):
             return pattern
     for pattern in _RANK_AND_HOST_LABELS:
@@ -552,20 +560,25 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     return None
 
 
+def match_label(labels: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the label of a line, also behind the time stamp that a pipe to `ts` adds."""
+    stamp = _STAMP.match(text)
+    return labels.match(text, stamp.end() if stamp else 0)
+
+
 def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: str) -> Line:
     """Return a line without its prefixes, with the rank, host and time that they give."""
     body, rank, host, time = text, log.rank, log.host, None
-    local = None
-    if labels and (label := labels.match(body)):
+    local = bare = stated = None
+    if labels and (label := match_label(labels, body)):
         given = label.groupdict()
         rank = int(given["rank"]) if "rank" in given else rank
         host = given.get("host", host)
-        body = body[label.end() :]
+        body = body[: label.start()] + body[label.end() :]
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
-            stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"]
-            local = prefix["local"] or prefix["bare"] or local
-            rank = int(stated) if stated else rank
+            stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"] or stated
+            local, bare = prefix["local"] or local, prefix["bare"] or bare
             host = prefix["host"] or prefix["host2"] or host
         elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
             time = _seconds(prefix)
@@ -577,11 +590,14 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host
+    # Where torchrun labels the processes, the label of srun is the number of a node.
+    rank = int(stated) if stated else log.rank if local else rank
     if rank is None and (found := _RANK_IN_TEXT.search(body)):
         rank = int(next(filter(None, found.groups())))
-    if rank is None and local:  # it is the rank on the first node only
-        rank = int(local)
-    return Line(log.name, number, text, body, rank, host, time)
+    is_local = rank is None and local is not None
+    if rank is None and (own := local or bare):
+        rank = int(own)
+    return Line(log.name, number, text, body, rank, host, time, is_local)
 
 
 def _seconds(stamp: re.Match[str]) -> float | None:

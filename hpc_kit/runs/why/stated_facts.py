@@ -57,6 +57,8 @@ _PLACE_OF_RANK = re.compile(
 )
 """A line of NCCL, submitit or the program that states the host of a rank."""
 
+_BUS = re.compile(r"\bbusId ([\da-f]+)\b")
+
 _HOST_GROUPS = [name for name in _PLACE_OF_RANK.groupindex if name.startswith("host")]
 _RANK_GROUPS = [name for name in _PLACE_OF_RANK.groupindex if name.startswith("rank")]
 _PLACE_OF_LABEL = re.compile(
@@ -168,11 +170,13 @@ class StatedFacts:
     def _read_places(self, line: Line, attempt: int) -> bool:
         """Note the hosts that a line states. Return whether similar lines matter, too."""
         is_statement = False
-        if found := _PLACE_OF_RANK.search(line.text):
+        if found := _PLACE_OF_RANK.search(line.text) or _PLACE_OF_RANK.search(line.body):
             host, rank = (next(filter(None, found.group(*names))) for names in (_HOST_GROUPS, _RANK_GROUPS))
             rank = int(rank)
             self._evidence.hosts.setdefault(rank, host)
             is_statement = True
+            if bus := _BUS.search(line.body):
+                self._evidence.nodes.gpus[host, int(bus[1], 16)] = rank
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self._evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if self._has_labels and line.rank is not None and _PLACE_OF_LABEL.match(line.body):

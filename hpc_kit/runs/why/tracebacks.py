@@ -326,7 +326,9 @@ class TracebackReader:
             best = Match(rule_named("corrupt-file"), {})
         elif line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
             best = Match(rule_named("missing-argument"), {"detail": traceback.source})
-        self._add(best, line, traceback)
+        # The exception of the worker itself is in the part of the message that is missing.
+        is_cut = _IN_WORKER.match(traceback.exceptions[-1][0]) is not None
+        self._add(best._replace(is_hint=best.is_hint or is_cut), line, traceback)
 
 
 def _primary(traceback: Traceback) -> tuple[Match, Line]:

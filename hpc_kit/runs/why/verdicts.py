@@ -16,6 +16,7 @@ from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
 from hpc_kit.slurm.states import JobState, explain_state
+from hpc_kit.slurm.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.evidence import Event
     from hpc_kit.runs.why.log_reader import Line
-    from hpc_kit.runs.why.rules import Rule
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 OWN_ERROR = 44
@@ -104,6 +104,10 @@ _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partitio
 """The option of the script that Slurm refused."""
 
 
+_LINES_TO_ADVICE = 2
+"""The last line of an exception may be empty."""
+
+
 def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
     """Return the answer that an event is the cause."""
     rule = event.rule
@@ -117,7 +121,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     values |= {"host": host} if host and "host" not in values else {}
     values |= {"rank": str(rank)} if rank is not None and "rank" not in values else {}
     remedy = _add_own_error(attempt, event, values)
-    last = _last_words(attempt, event, rank) if rule.class_ == "exit-code" else None
+    last = _last_words(attempt, event, rank) if rule.class_ in {"exit-code", "rank-vanished"} else None
     cause = _describe_cause(attempt, event, values, host, last)
     is_mismatch = rule.class_.startswith("collective-")
     # A victim only lost its connection: the rank to blame is another one, or unknown.
@@ -162,12 +166,13 @@ def _describe_cause(
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
     # An exit code alone is no cause.
     if last is not None:
-        cause = f"{cause.partition(', and no line')[0]} after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
+        cause = re.split(", and no line| without a", cause)[0]
+        cause += f" after it had printed: {_LABEL.sub('', last.text.strip())[:120]}"
     elif rule.class_ == "exit-code":
         cause = "unknown: " + cause
         if (shown := _last_line(attempt, event, event.rank)) is not None:
             cause += f"; its last line: {_LABEL.sub('', shown.text.strip())[:120]}"
-    cause += _remark(attempt, rule, host) or describe_foreign_memory(event.line.text)
+    cause += _remark(attempt, event, host) or describe_foreign_memory(event.line.text)
     if _follows_success(attempt, event):
         cause += "; the training had finished before"
     if attempt.completed and rule.kind != "symptom":
@@ -205,10 +210,10 @@ def _last_line(attempt: Attempt, event: Event, rank: int | None) -> LastLine | N
     return None if last is None or last.time is not None or C10D.search(last.text) else last
 
 
-def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
+def _remark(attempt: Attempt, event: Event, host: str | None) -> str:
     """Return the reason for a cancellation, a late rank or a broken node that other evidence states."""
-    class_, (pages, process) = rule.class_, attempt.evidence.nodes.largest
-    if rule.name == "node-out-of-memory" and pages:
+    class_, (pages, process) = event.rule.class_, attempt.evidence.nodes.largest
+    if event.rule.name == "node-out-of-memory" and pages:
         return f"; its largest process was {process} with {pages * 4 / 1024**2:.0f} GiB"
     if class_ in _OF_NODES and host and (known := _reason_of_node(attempt, [host])):
         return f"; Slurm lists {host} with the reason {known[1]}"
@@ -221,13 +226,15 @@ def _remark(attempt: Attempt, rule: Rule, host: str | None) -> str:
     job = attempt.job
     if class_ == "time-limit" and job and job.state.finished and not job.is_step and job.state is not JobState.TIMEOUT:
         return f"; it was the limit of the step (srun --time): the job itself is {job.state}"
+    if class_ == "time-limit" and (silence := attempt.silence(event)):
+        return f"; it had printed nothing for the last {format_time(int(silence))}: it may have hung"
     comment = next((row.comment for row in attempt.rows if row.comment), "")
     if class_ == "cancelled" and comment:
         return f"; comment of an administrator: {comment}"
     if class_ == "late-rank" and host:
-        for event in attempt.of_class("io-error"):
-            if KERNEL.search(event.line.text) and event.host and same_host(host, event.host):
-                return f"; the log of {host} reports trouble with a file system: {event.line.body.strip()[:120]}"
+        for each in attempt.of_class("io-error"):
+            if KERNEL.search(each.line.text) and each.host and same_host(host, each.host):
+                return f"; the log of {host} reports trouble with a file system: {each.line.body.strip()[:120]}"
     return ""
 
 
@@ -267,15 +274,27 @@ def _values_of(attempt: Attempt, event: Event, rank: int | None) -> dict[str, st
 
 
 def _add_own_error(attempt: Attempt, event: Event, values: dict[str, str]) -> str:
-    """Complete the values of an error that hpc-kit printed. Return its advice, which another rank may show."""
+    """Complete the values of an error that hpc-kit printed. Return hpc-kit's advice, which another rank may show."""
     if not event.line.body.startswith("hpc-kit: "):
-        return ""
+        return _advice_below(attempt, event)
     text = values.get("what", "")
     same = [event, *(each for each in attempt.events if text.startswith(each.groups.get("what", "\n")))]
     if found := values.get("found"):
         values["what"] = f"{text} ({found})"
         values.setdefault("detail", found)
     return next((each.groups["remedy"] for each in same if "remedy" in each.groups), "")
+
+
+def _advice_below(attempt: Attempt, event: Event) -> str:
+    """Return the advice that `python -m hpc_kit.runtime` printed below the traceback of an error."""
+    below = (
+        each.groups.get("remedy", "")
+        for each in attempt.events
+        if each.rule.name == "hpc-kit-error"
+        and (each.line.file, each.rank) == (event.line.file, event.rank)
+        and 0 < each.line.number - event.line.number <= _LINES_TO_ADVICE
+    )
+    return "" if event.traceback is None else next(below, "")
 
 
 def _ranks_alike(attempt: Attempt, event: Event) -> list[int]:

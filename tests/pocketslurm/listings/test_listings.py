@@ -21,6 +21,17 @@ NO_ITERATION = """\
 squeue: option '--iterate' is not supported by the embedded Slurm: run it in a loop, or with watch
 Try "squeue --help" for more information
 """
+JOB_FIELDS = {
+    "account", "allocation_nodes", "array", "association", "cluster", "comment", "constraints", "container",
+    "derived_exit_code", "exit_code", "flags", "group", "het", "job_id", "kill_request_user", "mcs", "name", "nodes",
+    "partition", "priority", "qos", "required", "reservation", "state", "steps", "time", "tres", "user", "wckey",
+    "working_directory",
+}  # fmt: skip
+STEP_FIELDS = {
+    "CPU", "exit_code", "kill_request_user", "nodes", "pid", "state", "statistics", "step", "task", "tasks", "time",
+    "tres",
+}  # fmt: skip
+"""The fields of a job and of a step. Source: parse_job and parse_job_step of openapi/dbv0.0.38 in Slurm 22.05."""
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 
 
@@ -54,6 +65,35 @@ def test_squeue_and_sacct_as_json(queue: Slurm) -> None:
     assert (job["job_id"], job["name"], job["state"]["current"]) == (4, "bad", "FAILED")
     assert job["exit_code"] == {"status": "ERROR", "return_code": 3}
     assert [(step["step"]["id"], step["state"]) for step in job["steps"]] == [("batch", "FAILED")]
+
+
+def test_json_has_the_fields_of_openapi_0_0_38(queue: Slurm) -> None:
+    """Programs that read a field without a default fail if it is missing, such as slurm-jobmanager with `group`."""
+    (job,) = json.loads(queue.check_output("sacct", "--json", "-j", "1"))["jobs"]
+    assert job.keys() == JOB_FIELDS
+    owner = queue.job(1)
+    assert (job["group"], job["association"]["user"]) == (owner.group, owner.user)
+    assert job["required"] == {"CPUs": 3, "memory": 200}
+    assert job["comment"]["job"] == "some words"
+    assert [(tres["type"], tres["count"]) for tres in job["tres"]["allocated"]] == [
+        ("cpu", 3), ("mem", 400), ("node", 2), ("billing", 3),
+    ]  # fmt: skip
+    assert job["time"].keys() == {
+        "elapsed", "eligible", "end", "limit", "start", "submission", "suspended", "system", "total", "user",
+    }  # fmt: skip
+    (step,) = job["steps"]
+    assert step.keys() == STEP_FIELDS
+    assert (step["nodes"], step["tasks"]) == ({"count": 1, "list": ["n1"], "range": "n1"}, {"count": 1})
+    (job,) = json.loads(queue.check_output("squeue", "--json", "-j", "3"))["jobs"]
+    assert (job["account"], job["wckey"], job["group_id"], job["batch_host"]) == ("abc", "trials", owner.gid, "")
+
+
+def test_memory_in_json_is_in_mebibytes(slurm: Slurm) -> None:
+    """1536 MiB are `1.50G` in the columns."""
+    job_id = slurm.submit("true", "--hold", "--mem=1536")
+    (job,) = json.loads(slurm.check_output("sacct", "--json", "-j", str(job_id)))["jobs"]
+    assert {tres["type"]: tres["count"] for tres in job["tres"]["requested"]}["mem"] == 1536
+    assert (job["tres"]["allocated"], job["steps"]) == ([], [])
 
 
 def test_the_output_of_squeue(queue: Slurm) -> None:
