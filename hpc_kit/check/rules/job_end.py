@@ -769,10 +769,10 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         if step.words or not step.errexit or step.position.is_chained or step.in_condition():
             continue
-        # A condition around it may have found the files, and a training before it has written them.
-        sure = step.is_conditional or any(script.is_before(launch.command, step) for launch in script.training)
-        allowed = not sure and any(_goes_on_without(script.code, each.name) for each in step.syntax.assignments)
         for part in (part for part in step.substitutions if re.search(r"\b(grep|ls)\b", part.text)):
+            # A condition around it may have found the files, and a training before it has written them.
+            sure = step.is_conditional or any(script.is_before(launch.command, step) for launch in script.training)
+            allowed = not sure and any(_goes_on_without(script.code, each.name) for each in step.syntax.assignments)
             block = parse(part.text).block
             # The status of the pipe is that of its last command, and with pipefail that of any.
             plain = len(block) == 1 and len(block[0].chain.pipelines) == 1
