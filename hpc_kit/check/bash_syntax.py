@@ -129,7 +129,7 @@ class CompoundCommand(NamedTuple):
     """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
 
     `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`. `words` are, as written, the words
-    of a `for` loop, or the word of a `case` and its patterns.
+    of a `for` loop, the word of a `case` and its patterns, or the whole `[[ ... ]]` or `((...))`.
     """
 
     kind: str
@@ -370,7 +370,7 @@ class _Reader:
         if node is None:
             return self._simple([], redirects)
         if node.start_byte in self._grammar.tests:
-            return CompoundCommand("test", (), self._origin(node.start_byte).line)
+            return CompoundCommand("test", (), self._origin(node.start_byte).line, words=(self._text(node),))
         if node.type in _COMPOUND:
             return self._compound(node)
         return self._simple([node] if node.type == "variable_assignment" else node.children, redirects)
@@ -423,7 +423,7 @@ class _Reader:
             block = self._block([body]) if body is not None else ()
             return CompoundCommand(kind, (("body", block),), line, self._text(name) if name is not None else "")
         if kind in {"test", "arithmetic"}:
-            return CompoundCommand(kind, (), line)
+            return CompoundCommand(kind, (), line, words=(self._text(node),))
         variable = node.child_by_field_name("variable") if kind in {"for", "select"} else None
         bodies = [(role, self._block(nodes)) for role, nodes in _sections(node)]
         written = [child for child in _named(node) if child.type not in {"case_item", "do_group", "compound_statement"}]

@@ -478,6 +478,7 @@ class BatchScript:
     def list_lengths(self) -> dict[str, int]:
         """The number of elements of the lists that the script sets once, each element as exactly one word."""
         counts = Counter(each.name for each in self.written_assignments)
+        counts.update(text.partition("[")[0] for step in self.commands if step.name == "unset" for text in step.texts)
         once = (each for each in self.written_assignments if counts[each.name] == 1)
         lists = {each.name: each.value.elements for each in once if not (each.append or each.indexed)}
         return {name: len(words) for name, words in lists.items() if words and all(map(_is_one_word, words))}

@@ -1932,9 +1932,120 @@ BAD = [
         W,
         "no SLURM_NODEID",
     ),
+    Bad("KIT145", HEAD + "A=({0..$((K - 1))})\nfor i in ${A[@]}; do python t.py $i; done\n", 2, E, "one element"),
+    Bad("KIT145", HEAD + "for i in x{0..$(( ${#S[@]} - 1 ))}; do python t.py $i; done\n", 2, E, "the loop runs once"),
+    Bad("KIT212", FOUR + "rclone copy s3:d /tmp/d --transfers 8\nsrun python t.py --d /tmp/d\n", 3, W, "/tmp/d"),
+    Bad(
+        "KIT308",
+        GPUS + "M=29511\nMASTER_PORT=$M\nr() { torchrun --master_port=$MASTER_PORT $1.py; }\nr a &\nr b &\nwait\n",
+        3,
+        E,
+        "29511",
+    ),
+    Bad("KIT310", HEAD + "export MASTER_PORT=9${SLURM_JOBID:(-4)}\nsrun python t.py\n", 2, E, "may be 99999"),
+    Bad(
+        "KIT311",
+        GPUS + "for ((g = 0; g < 8; g++)); do CUDA_VISIBLE_DEVICES=$g python t.py --seed $g & done\nwait\n",
+        3,
+        E,
+        "no GPU 7",
+    ),
+    Bad(
+        "KIT405", HEAD + "srun python t.py\necho end\ncase $? in 0) ;; *) exit 1 ;; esac\n", 4, E, "of 'echo' in line 3"
+    ),
+    Bad("KIT405", HEAD + "./p | tee l\nrc=$?\n[ ${PIPESTATUS[0]} -eq 0 ] || exit 1\n", 4, E, "that of the assignment"),
+    Bad("KIT405", HEAD + "srun python t.py\nE=$(date +%s)\nif [ $? -ne 0 ]; then exit 1; fi\n", 4, E, "the assignment"),
+    Bad(
+        "KIT406",
+        HEAD + 'set -eo pipefail\nL=$(ls -t o/*.pt | head -1)\nif [ -z "$L" ]; then\n  A=0\nfi\nsrun python t.py\n',
+        3,
+        E,
+        "no file yet",
+    ),
+    Bad(
+        "KIT429", HEAD + "for ((k = 0; k < 4; k++)); do\n n=p$k\n sbatch -J $n -d singleton t.sh\ndone\n", 4, W, "side"
+    ),
+    Bad("KIT432", HEAD + "rm -rf $(ls -dt o/step_* | head -n -2)\npython t.py\n", 2, E, "keeps the oldest"),
+    Bad("KIT432", HEAD + "ls -d s_* | sort -t_ -k2,2nr | head -n -3 | xargs rm -r\npython t.py\n", 2, E, "keeps the"),
+    Bad(
+        "KIT432",
+        HEAD + "ls -dtr s_* | tail -n +4 | while read d; do\n rm -r $d\ndone\npython t.py\n",
+        2,
+        E,
+        "keeps the",
+    ),
 ]
 
 GOOD = [
+    ("KIT145", HEAD + "for i in d/{0..7}/$S {a..c}-${T} {$A,$B}/../x; do python t.py $i; done\n"),
+    ("KIT145", HEAD + 'A=({0..3} "{0..$N}" {a,b}/$N/.. $(seq 0 $N))\nfor i in "${A[@]}"; do python t.py $i; done\n'),
+    ("KIT202", ONE_A_NODE + "srun -N1 -n1 python train.py\ncat hosts | xargs -I{} ssh {} torchrun --nnodes=4 t.py\n"),
+    ("KIT212", FOUR + "cat hosts | xargs -I{} ssh {} cp -r /d /tmp/d\nsrun python t.py --d /tmp/d\n"),
+    ("KIT212", FOUR + "ls /d/* | xargs -I{} srun -N2 -n2 cp {} /tmp/d/\nsrun python t.py --d /tmp/d\n"),
+    ("KIT212", FOUR + "gzip -r /tmp/d\nsrun python t.py --d /tmp/d\n"),
+    (
+        "KIT308",
+        GPUS + "P=29511\ntorchrun --master_port=$P a.py &\nP=29512\ntorchrun --master_port=$P b.py &\nwait\n",
+    ),
+    (
+        "KIT311",
+        GPUS
+        + "T=(a b c d e f)\nfor i in ${!T[@]}; do\n ((i < 4)) && CUDA_VISIBLE_DEVICES=$i python t.py &\ndone\nwait\n",
+    ),
+    (
+        "KIT311",
+        GPUS + "T=(a b c d e)\nunset 'T[4]'\nfor i in ${!T[@]}; do CUDA_VISIBLE_DEVICES=$i python t.py & done\nwait\n",
+    ),
+    ("KIT311", GPUS + "for ((g = 0; g < 4; g++)); do CUDA_VISIBLE_DEVICES=$g python t.py & done\nwait\n"),
+    (
+        "KIT402",
+        "#!/bin/zsh\nls *.y | while read f; do\n python t.py $f & p+=($!)\ndone\nfor i in $p; do wait $i; done\nwait\n",
+    ),
+    ("KIT405", HEAD + "echo a\n[[ -f done ]] || { python t.py; rc=$?; }\nexit $rc\n"),
+    ("KIT405", HEAD + "mkdir o\necho a\nif [[ -n $R ]]; then python t.py; rc=$?; fi\nexit $rc\n"),
+    ("KIT405", HEAD + "mkdir o\necho a\ncase $1 in a) python t.py; exit $? ;; esac\n"),
+    ("KIT405", HEAD + "mkdir o\nV=$(python c.py)\nif [ $? -ne 0 ]; then exit 1; fi\npython t.py $V\n"),
+    ("KIT405", HEAD + "./p | tee l\nS=(${PIPESTATUS[@]})\n[ ${S[0]} -eq 0 ] || exit 1\n"),
+    *(
+        ("KIT406", HEAD + f"set -euo pipefail\n{code}\nsrun python t.py $A\n")
+        for code in (
+            'if compgen -G "o/*.pt"; then\n  L=$(ls -t o/*.pt | head -1)\n  A=${L:+--resume $L}\nfi',
+            'L=$(ls c/*.yaml | sed -n "${N}p")\nif [ -n "$L" ]; then A=$L; fi',
+            'L=$(ls -t o/*.pt | head -1)\n[ -n "${L:-}" ] || exit 1',
+            'L=$(ls -t o/*.pt | head -1)\n[[ -f "$L" ]] || {\n  echo none\n  exit 2\n}',
+            'L=$(ls -t o/*.pt | head -1)\nif [[ -z "$L" ]]; then\n  echo none\n  exit 2\nfi',
+            'L=$(grep id m | cut -d: -f2)\n[ -n "$L" ] || die none',
+            'python train.py\nL=$(ls -t o/*.pt | head -1)\n[ -n "$L" ] && A=$L',
+        )
+    ),
+    ("KIT423", HEAD + 'exec {lock}>"$HOME/.lock"\nflock $lock\npython t.py\ncp -r o $HOME/\n'),
+    *(
+        ("KIT429", HEAD + f"for s in {words}; do\n{code}\ndone\n")
+        for words, code in (
+            ("1 2", "export SEED=$s\nsbatch -J s$s -d singleton t.sh"),
+            ("1 2", "SEED=$s sbatch -J s$s -d singleton t.sh"),
+            ("1 2", "cd run$s\nsbatch -J s$s -d singleton t.sh\ncd .."),
+            ("1 2", "sbatch -J s$s -d singleton <<E\n#!/bin/bash\npython t.py --seed $s\nE"),
+            ("a b", "sbatch -J $s -d singleton t.sh"),
+        )
+    ),
+    ("KIT431", HEAD + "#SBATCH -t 2:00:00\ntimeout 120 srun python check_nccl.py || exit 1\nsrun python t.py\n"),
+    ("KIT431", HEAD + "#SBATCH -t 1:00:00\ntimeout 60 srun python eval.py --quick\n"),
+    *(
+        ("KIT432", HEAD + f"python t.py\n{code}\n")
+        for code in (
+            "ls -t --color=never o/*.pt | tail -n +4 | xargs rm",
+            "ls --sort=time o/*.pt | tail -n +4 | xargs rm",
+            "ls -d o/s_* | sort --version-sort | head -n -3 | xargs rm -r",
+            "ls -d s_* | sort -t_ -k2,2nr | tail -n +4 | xargs rm -r",
+            "ls o/*-val_loss=*.ckpt | sort -t= -k3 -n | tail -n +4 | xargs rm",
+            "ls -ltr o | tail -n +2 > list\nrm -r tmp",
+            "ls -v o | tail -n +2 | wc -l\nrm -f core",
+            "for d in $(ls -dt s_* | head -n -2); do cp -r $d b/; done\nrm -r tmp",
+        )
+    ),
+    ("KIT505", GPUS + "apptainer exec --nv --bind /d:/d, /images/x.sif python t.py\n"),
+    ("KIT505", GPUS + "mkdir $TMPDIR/v\napptainer exec --nv -C -B /jobfs i.sif python t.py --d $TMPDIR/v\n"),
     ("KIT308", HEAD + "for k in 0 1; do\n  CUDA_VISIBLE_DEVICES=$k torchrun --nproc_per_node=2 t.py &\ndone\nwait\n"),
     ("KIT308", HEAD + "accelerate launch --num_processes 1 a.py &\naccelerate launch --num_processes 1 b.py &\nwait\n"),
     ("KIT308", HEAD + 'for c in a b; do\n  torchrun --master-port=29601 t.py $c & pid=$!\n  wait "$pid"\ndone\n'),

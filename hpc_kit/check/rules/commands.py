@@ -287,7 +287,8 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     ends = [step for step in script.batch_commands if step.name in COPIES | {"sbatch"}]
     reached += [step.line for step in ends if not step.around("function")]
     for step in script.batch_commands:
-        if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
+        # `exec >FILE` and `exec {lock}>FILE` only open a file.
+        if step.name not in {"exit", "exec"} or re.fullmatch(r"exec( \{\w+\})?", step.text):
             continue
         # A branch, a loop, `&&` or `||` is a condition.
         if step.compounds or step.position.is_chained:
@@ -494,9 +495,16 @@ def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
         name, loop = _NAME_OF_JOB.search(code), step.around(*LOOPS)
         if name is None or loop is None:
             continue
-        # Jobs with another argument each are no chain.
+        # Jobs that differ in more than a number are no chain: another argument, variable or folder each.
         rest = _NAME_OF_JOB.sub(" ", re.sub(r"\s(?:-[oe]\s*|--(?:output|error)[= ])\S+", " ", code))
-        if script.changed_in(loop) & set(re.findall(r"\$\{?(\w+)", name[1])) - set(re.findall(r"\w+", rest)):
+        named, changed = set(re.findall(r"\$\{?(\w+)", name[1])), script.changed_in(loop)
+        parts = [part for each in step.syntax.assignments for part in each.value.parts]
+        for other in script.commands_in(loop):
+            is_name = other is step or named & {each.name for each in other.syntax.assignments}
+            parts += () if is_name or other.name in {"echo", "printf"} or other.in_condition() else other.syntax.parts
+        used = {*re.findall(r"\w+", rest), *(part.text for part in (*parts, *(step.syntax.document or ())))}
+        counts = all(re.fullmatch(r"\d+|\{\d+\.\.\d+\}|\"?\$\(\s*seq\b.*", word) for word in loop.words)
+        if counts and named & changed and not used & changed:
             what = f"singleton waits for jobs of the same name, but each has its own, {name[1]}: all run side by side"
             yield Problem(step, what, "give all jobs of the chain one name", (step.line,), certain=False)
 

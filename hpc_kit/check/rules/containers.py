@@ -212,15 +212,10 @@ def _split_lists(script: BatchScript) -> Iterator[Problem]:
     for stage in (stage for launch in script.launch_lines for stage in launch.stages):
         for before, word, following in zip(stage.words, stage.words[1:], stage.words[2:], strict=False):
             given = _MOUNTS.match(word.text) or (_MOUNTS.fullmatch(f"{before.text}=") and ":" in word.text)
-            if given and word.text.endswith(",") and re.match(r"[/$~]", following.text):
+            if given and word.text.endswith(",") and re.match(r"[/$~][^:]*:", following.text):
                 what = f"the space behind the comma ends the list: {following.text} is no mount, but the program"
-                yield Problem(
-                    word.slice_of(len(word.text) - 1, len(word.text)),
-                    what,
-                    "remove the space",
-                    (stage.line,),
-                    certain=True,
-                )
+                comma = word.slice_of(len(word.text) - 1, len(word.text))
+                yield Problem(comma, what, "remove the space", (stage.line,), certain=True)
                 return
 
 
@@ -273,7 +268,9 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
     home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
     hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
     # $TMPDIR may lie in such a folder, and has another value in the code of a shell inside.
-    binds_disk = any(re.search(r"tmp|local|scratch|nvme|ssd|raid", each) for each in container.destinations)
+    binds_disk = any(
+        re.search(r"tmp|local|scratch|nvme|ssd|raid|disk|jobfs|/work", each) for each in container.destinations
+    )
     binds_disk = binds_disk or launch.inner_command is not launch.command
     for word in launch.program.words:
         path = word.text.rpartition("=")[2]

@@ -126,14 +126,21 @@ def _hidden_devices(script: BatchScript) -> Iterator[Problem]:
 
 def _numbers_of(script: BatchScript, each: TracedAssignment) -> set[int]:
     """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
-    text, name = each.value.text, each.value.variable
-    around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
-    loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
+    text, name = each.value.text, each.value.variable or ""
+    around = list(each.position.outward()) if each.position else []
+    loops = (place.compound for place in around if place.compound and place.kind == "for" and name)
+    loop = next((loop for loop in loops if loop.name in {"", name}), None)
     if loop is not None:
         # Not all passes of such a loop start a program.
-        if any(step.name in {"break", "continue"} for step in script.commands_in(loop)):
+        outside = next(number for number, place in enumerate(around, start=1) if place.compound is loop)
+        branches = any(place.chain_index or place.kind in {"if", "case"} for place in around[:outside])
+        if branches or any(step.name in {"break", "continue"} for step in script.commands_in(loop)):
             return set()
-        text = ",".join(_loop_words(script, loop.words))
+        # `for ((i = 0; i < 8; i++))`
+        count = re.search(
+            rf"\(\( *{name} *= *0; *{name} *< *(\d+); *({name}\+\+|\+\+{name})", script.lines[loop.line - 1]
+        )
+        text = ",".join(_loop_words(script, (f"$(seq 0 {int(count[1]) - 1})",) if count is not None else loop.words))
     return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
 
 

@@ -10,7 +10,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
-from hpc_kit.check.programs import COPIES
+from hpc_kit.check.programs import COPIES, MULTIPLIERS, REMOTE
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import set_variables
 
@@ -149,14 +149,15 @@ def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, l
 def _filled(step: TracedCommand) -> str | None:
     """Return the node-local folder that a command fills."""
     words = step.texts or [""]
-    # `find ... -exec cp {} DIR` and `... | xargs cp -t DIR`
+    # `find ... -exec cp {} DIR`, `... | xargs cp -t DIR`, but `... | xargs -I{} ssh {} cp ...` fills other nodes, too
     if words[0] in {"find", "parallel", "xargs"}:
-        words = words[next((index for index, text in enumerate(words) if text in COPIES), 0) :]
+        starts = (index for index, text in enumerate(words) if text in {*COPIES, *MULTIPLIERS, *REMOTE})
+        words = words[next(starts, 0) :]
     name, rest = words[0].rpartition("/")[2], words[1:]
     places: list[str] = []
-    if name in COPIES - {"tar"}:
+    if name in COPIES - {"gzip", "pigz", "tar", "zip"}:
         targets = [after for before, after in pairwise(rest) if before in {"-t", "--target-directory"}]
-        places = targets or [text for text in rest if text not in {"{}", "+", ";"} and not text.startswith("-")][-1:]
+        places = targets or [text for text in rest if not re.match(r"(\{\}|[+;]|\d+[A-Z]?)\Z|-", text)][-1:]
     elif name in {"tar", "unzip"}:
         places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
     elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):

@@ -337,7 +337,9 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 
 def _children_of_pipe(script: BatchScript) -> Iterator[Problem]:
     """Find programs that a loop at the end of a pipe starts in the background, and a `wait` behind the pipe."""
-    for step in [launch.command for launch in script.training if "lastpipe" not in script.code]:
+    # zsh and ksh run the last command of a pipe in the shell itself.
+    loses = script.interpreter in {None, "bash", "sh"} and "lastpipe" not in script.code
+    for step in [launch.command for launch in script.training if loses]:
         places = list(step.position.outward())
         # The statement in the background is inside of the pipe.
         started = next((index for index, place in enumerate(places) if place.statement.background), len(places))
@@ -594,13 +596,14 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
         if reader is None:
             continue
         piped = bool(before) and len(before[-1].chain.pipelines[-1].commands) > 1 > step.position.pipeline_index
-        if piped and step.words and _reads(script, reader, "PIPESTATUS"):
-            what = f"PIPESTATUS is that of '{step.name}' in line {step.line}, not of the pipe"
+        between = f"'{step.name}'" if step.words else "the assignment"
+        if piped and _reads(reader, "PIPESTATUS"):
+            what = f"PIPESTATUS is that of {between} in line {step.line}, not of the pipe"
             remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
             yield Problem(Origin(reader.line), what, remedy, (before[-1].line, step.line))
-        if not _reads(script, reader, "?"):
+        if not _reads(reader, "?"):
             continue
-        what = f"$? is the status of '{step.name}' in line {step.line}"
+        what = f"$? is the status of {between} in line {step.line}"
         if step.name in DECLARING and step.substitutions:
             what = f"{what}, and not of the command in $(...)"
             remedy = f"write {step.name} NAME, and NAME=$(...) in a line of its own"
@@ -616,6 +619,8 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
 
 def _is_message(command: SimpleCommand) -> bool:
     """Tell whether a command prints into the log, or succeeds in any case. `echo ... > FILE` may fail."""
+    if command.assignments and not command.words:
+        return not any(part.kind == "command" and not re.match(r"\s*date\b", part.text) for part in command.parts)
     return program_of(command) in _PRINTS | {"date", "sleep"} and not (command.output or command.appended)
 
 
@@ -636,13 +641,11 @@ def _neighbours(place: BlockPosition) -> tuple[Block, Command | None]:
     return place.block[:number], command
 
 
-def _reads(script: BatchScript, command: Command, name: str) -> bool:
-    """Tell whether a command, `[[ ... ]]` or `((...))` uses a variable such as `$?` for more than a message."""
+def _reads(command: Command, name: str) -> bool:
+    """Tell whether a command, a `case` or a test uses a variable such as `$?` for more than a message."""
     if isinstance(command, CompoundCommand):
-        return (
-            command.kind in {"test", "arithmetic"}
-            and re.search(rf"\$\{{?{re.escape(name)}", script.lines[command.line - 1]) is not None
-        )
+        used = command.words[:1] if command.kind in {"test", "arithmetic", "case"} else ()
+        return any(re.search(rf"\$\{{?{re.escape(name)}", text) for text in used)
     return program_of(command) not in _PRINTS and any(part.text == name for part in command.parts)
 
 
@@ -766,10 +769,10 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         if step.words or not step.errexit or step.position.is_chained or step.in_condition():
             continue
-        # The script itself allows for an empty value.
-        names = "|".join(each.name for each in step.syntax.assignments)
-        tests = script.tests_variable(f"(?:{names})") or re.search(rf"-[defrs] \"?\$\{{?(?:{names})\b", script.code)
         for part in (part for part in step.substitutions if re.search(r"\b(grep|ls)\b", part.text)):
+            # A condition around it may have found the files, and a training before it has written them.
+            sure = step.is_conditional or any(script.is_before(launch.command, step) for launch in script.training)
+            allowed = not sure and any(_goes_on_without(script.code, each.name) for each in step.syntax.assignments)
             block = parse(part.text).block
             # The status of the pipe is that of its last command, and with pipefail that of any.
             plain = len(block) == 1 and len(block[0].chain.pipelines) == 1
@@ -778,8 +781,24 @@ def _nothing_found(script: BatchScript) -> Iterator[Problem]:
                 name, words = program_of(command), [word.raw for word in command.words[1:]]
                 counts = name == "grep" and any(re.match(r"-\w*c|--count", word) for word in words)
                 finds = name == "grep" or (name == "ls" and any(re.search(r"[*?]", word) for word in words))
-                if counts or (finds and tests and "nullglob" not in script.code):
+                # `ls *.yaml | sed -n "${N}p"` selects one of many.
+                finds = finds and not re.search(r"\b(sed|awk|head|tail)\b[^|]*\$\{?[A-Za-z_]", part.text)
+                if counts or (finds and allowed and "nullglob" not in script.code):
                     fails = f"grep{' -c' * counts} returns 1 if no line matches"
                     fails = fails if name == "grep" else "ls returns 2 if there is no file yet"
                     what, lines = f"{fails}, and set -e ends the script without a message", (step.options["errexit"],)
                     yield Problem(part.origin, what, "write || true behind it", lines, certain=not counts)
+
+
+def _goes_on_without(code: str, name: str) -> bool:
+    """Tell whether a script allows for an empty variable: it has a default, or a test that ends nothing."""
+    value = rf"\"?\$\{{?{name}(?::?-)?\}}?\"?"
+    test = rf"(?m)^.*(?:\[|\btest)\s+(?:!\s+)?(?:-[zndefrs]\s+{value}|{value}\s*(?:\]|[!=]=?\s*\"\"))"
+    for found in re.finditer(test, code):
+        # What depends on the test ends with `fi`, with `}` or with its line.
+        line = code[found.start() :].partition("\n")[0]
+        last = r"\bfi\b" if re.search(r"\bif\b", line) else r"\n\s*\}" if line.endswith("{") else "\n"
+        text = re.split(last, code[found.start() :])[0]
+        if not re.search(r"\b(exit|return|die|fail\w*|abort|err\w*|fatal|bail|usage|panic)\b", text):
+            return True
+    return re.search(rf"\$\{{{name}:?(\+|[-=][^}}])", code) is not None

@@ -95,7 +95,8 @@ def _idle_nodes(script: BatchScript) -> Iterator[Problem]:
     """Find a single launch line that uses fewer nodes than the job has."""
     launch = script.only_training
     srun = launch.stage("srun") if launch is not None else None
-    if launch is None or srun is None or launch.in_loop or launch.command.in_background:
+    others = re.search(r"\b(xargs|parallel)\b.*\b(ssh|srun)\b", script.code)
+    if launch is None or srun is None or launch.in_loop or launch.command.in_background or others:
         return
     nodes, job = script.size_of(launch).nodes, script.size.nodes
     if nodes is not None and job is not None and nodes < job:

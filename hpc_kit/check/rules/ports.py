@@ -39,11 +39,12 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     many.
     """
     seen: set[int] = set()
-    for text, port in _ports(script) if not _is_alone(script) else ():
+    at_once = not script.options.get("array", "%1").endswith("%1")
+    alone = script.is_alone_on_nodes or (_takes_whole_nodes(script) and not at_once)
+    for text, port in _ports(script) if not alone else ():
         ephemeral = 32768 <= port <= 60999
-        usual = port in _USUAL_PORTS or not script.options.get("array", "%1").endswith("%1")
         # One fix at the first place of a port is enough.
-        if port not in seen and (usual or ephemeral):
+        if port not in seen and (port in _USUAL_PORTS or at_once or ephemeral):
             what = f"port {port} is fixed: two jobs on one node use the same port"
             if ephemeral:
                 what = f"port {port} is ephemeral: Linux assigns 32768-60999 to outgoing connections"
@@ -53,12 +54,6 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
 
 _USUAL_PORTS = {1234, 6000, 8888, 9999, 10000, 10001, 11111, 12345, 12346, 12355, 12356, 23456, 29400, 29500, 29501}
 """Ports of tutorials and of torchrun itself, which many jobs use."""
-
-
-def _is_alone(script: BatchScript) -> bool:
-    """Tell whether no other job, and no other element of the array, runs on the nodes at the same time."""
-    at_once = not script.options.get("array", "%1").endswith("%1")
-    return script.is_alone_on_nodes or (_takes_whole_nodes(script) and not at_once)
 
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
@@ -128,7 +123,7 @@ _ANY_NUMBER = {
 
 def _extremes(text: str) -> tuple[int, int] | None:
     """Return the smallest and largest value of a port; None if it contains something unknown."""
-    if last := re.fullmatch(r"(\d*)\$\{\w+: ?-(\d)\}", text):
+    if last := re.fullmatch(r"(\d*)\$\{\w+:[ (]*-(\d)\)?\}", text):
         return int(last[1] + "0" * int(last[2])), int(last[1] + "9" * int(last[2]))
     if "#" in text:
         return None  # 10#$NAME
@@ -151,7 +146,8 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     """
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(
-            r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\d*\$\{SLURM_JOB_?ID: ?-\d\}|\$\{?RANDOM\}?)\Z", text.text
+            r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\d*\$\{SLURM_JOB_?ID:[ (]*-\d\)?\}|\$\{?RANDOM\}?)\Z",
+            text.text,
         )
         bounds = _extremes(port[1]) if port else None
         if port is None or bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
@@ -200,9 +196,10 @@ def _port_at_once(script: BatchScript) -> Iterator[Problem]:
         chosen = {"rdzv-endpoint", "rdzv-backend", "standalone", "config-file", "hostfile"}
         if launch is None or agent is None or agent.may_hide_options or agent.options.keys() & chosen:
             continue
-        if step.is_conditional or any(name.startswith(("PET_", "MASTER_PORT")) for name in script.assigned):
-            continue
         option = agent.option("master-port", "main-process-port")
+        hidden = ("PET_",) if option is not None else ("PET_", "MASTER_PORT")
+        if step.is_conditional or any(name.startswith(hidden) for name in script.assigned):
+            continue
         # Without an option, torchrun and accelerate find a free port on one node.
         if option is None and agent.kind != "deepspeed":
             continue

@@ -387,17 +387,37 @@ def _newest_removed(script: BatchScript) -> Iterator[Problem]:
     lines = script.command_lines
     for number, line in lines:
         match = _ALL_BUT_SOME.search(line)
-        # The list goes to `xargs rm`, or a loop over it removes each file.
-        removes = re.search(r"\brm\b", "\n".join(text for _, text in lines[number - 1 : number + 2]))
-        if match is None or not removes or (match["end"] == "head") != (match["sign"] == "-"):
+        if match is None or (match["end"] == "head") != (match["sign"] == "-"):
             continue
-        letters = "".join(re.findall(r"\s--?([\w-]+)", match["sort"] or match["ls"] or ""))
-        ordered = re.search("[nV]" if match["sort"] else "[tv]", letters)
+        letters = _letters_of_options(match["sort"] or match["ls"] or "")
+        # The first line of `ls -l` is no file, and a number in a name may be a loss.
+        ordered = re.search("[nV]" if match["sort"] else "[tv]", letters) and "l" not in letters
+        ordered = ordered and not re.search(r"(?i)loss|acc|score|metric|val_|best|bleu|wer|ppl|iou|f1", line)
         # `ls -t` begins with the newest file, and every other order ends with it.
         newest_first = (match["sort"] is None and "t" in letters) != ("r" in letters)
-        if ordered and newest_first == (match["end"] == "head"):
+        removed = _removes_list(line, match, "\n".join(text for _, text in lines[number : number + 2]))
+        if ordered and removed and newest_first == (match["end"] == "head"):
             what, place = "this removes the newest files, and keeps the oldest", Origin(number, match.start("end") + 1)
             yield Problem(place, what, f"write {'tail -n +N' if newest_first else 'head -n -N'}", (number,))
+
+
+_LETTERS = {"sort=time": "-t", "sort=version": "-v", "reverse": "-r", "version-sort": "-V", "numeric-sort": "-n"}
+
+
+def _letters_of_options(command: str) -> str:
+    """Return the options of ls or sort as letters, also those of long options and those behind a key of sort."""
+    words = [_LETTERS.get(word[2:], word) for word in command.split()]
+    letters = (word for word in words if re.match(r"-\w", word))
+    # The `-t` of sort has the separator as its value.
+    return "".join(re.sub("t.*", "", word) if words[0] == "sort" else word for word in letters)
+
+
+def _removes_list(line: str, match: re.Match[str], following: str) -> bool:
+    """Tell whether `rm` gets the list: by `xargs`, in `$(...)`, or by a loop that begins in the line."""
+    body = f"{line[match.end() :]}\n{following}".split("done")[0]
+    in_loop = re.search(r"\b(for|while)\b", line) is not None and re.search(r"\brm\b", body) is not None
+    behind = re.match(r"[^;&>]*\|\s*(xargs|parallel)\b.*\brm\b", line[match.end() :])
+    return in_loop or bool(behind or re.search(r"\brm\b[^;|&]*(\$\(|`)", line[: match.start()]))
 
 
 def _is_loaded(script: BatchScript, line: str) -> bool:

@@ -251,12 +251,15 @@ def brace_range(script: BatchScript) -> Iterator[Problem]:
     Fix: `for ((i = 0; i <= N; i++))` or `$(seq 0 "$N")`; quotes around a pattern for the program.
     Documented: bash(1), Brace Expansion.
     """
+    elements = (word for each in script.written_assignments for word in each.value.elements or ())
+    places = [(word.line, word.raw, "the list gets this text as one element") for word in elements]
+    for loop in script.compounds("for"):
+        places += [(loop.line, text, "the loop runs once, with this text") for text in loop.words]
     # zsh and ksh expand variables first.
-    for loop in script.compounds("for") if script.interpreter in {None, "bash", "sh"} else ():
-        text = next(filter(_VARIABLE_RANGE.match, loop.words), None)
-        if text is not None:
-            what = f"bash does not expand {text}: the loop runs once, with this text"
-            yield Problem(Origin(loop.line), what, 'write $(seq FIRST "$LAST"), or for ((i = 0; i < N; i++))')
+    for line, text, effect in places if script.interpreter in {None, "bash", "sh"} else ():
+        if _VARIABLE_RANGE.match(text):
+            what = f"bash does not expand {text}: {effect}"
+            yield Problem(Origin(line), what, 'write $(seq FIRST "$LAST"), or for ((i = 0; i < N; i++))')
     for launch in script.training:
         words = launch.inner_command.syntax.words
         for before, word in pairwise(words):
@@ -267,7 +270,10 @@ def brace_range(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(word, what, "use quotes", (launch.line,), certain=False)
 
 
-_VARIABLE_RANGE = re.compile(r"[^\s\"'$`{]*\{(?=[^{]*\$)[^\s\"'`,]+\.\.[^\s\"'`,]+\}")
+_EXPANSION = r"\$(?:\w+|\{[^{}]*\}|\(+(?:[^{}()]|\{[^{}]*\}|\([^()]*\))*\)+)"
+_VARIABLE_RANGE = re.compile(
+    rf"[^\s\"'$`{{]*\{{(?:-?\w*\.\.{_EXPANSION}|{_EXPANSION}\.\.(?:-?\w+|{_EXPANSION}))(?:\.\.(?:\w+|{_EXPANSION}))?\}}"
+)
 """A range with a variable at one of its ends, outside of quotes and `$(...)`."""
 _SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
 """A pattern of WebDataset, which has leading zeros, without quotes."""
