@@ -20,7 +20,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -113,6 +112,8 @@ def _install_in_spawned_processes() -> None:
     """
     if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists():  # NVIDIA or AMD
         return
+    from multiprocessing import spawn  # torch has imported it
+
     preparation_data = spawn.get_preparation_data
     spawn.get_preparation_data = lambda name: {**preparation_data(name), "hpc_kit": _Installation()}
 
