@@ -1,8 +1,8 @@
-"""All that Slurm, the other backends and the run folders know about the jobs of a listing."""
+"""What Slurm, further backends and the run folders know about the jobs of a listing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from typing import NamedTuple
 
 from hpc_kit.errors import UnknownJob
@@ -71,9 +71,9 @@ class KnownJobs:
             if job_id == status.job_id:
                 self._by_base.setdefault(base_id(job_id), []).append(status)
 
-    def base_ids(self) -> list[str]:
+    def base_ids(self) -> KeysView[str]:
         """Return the ids of the jobs that Slurm knows. The elements of an array are one job."""
-        return list(self._by_base)
+        return self._by_base.keys()
 
     def statuses(self, job_id: str) -> list[JobStatus]:
         """Return Slurm's status of a job, or of each of its elements or components; an empty list if it has none."""
@@ -99,8 +99,8 @@ class KnownJobs:
             each.name == name for each in self._by_base.get(base_id(job_id), [])
         )
 
-    def means(self, run: Run) -> bool:
-        """Return whether the id of a run means this run, and not the job of another cluster."""
+    def owns_id(self, run: Run) -> bool:
+        """Return whether the id of a run stands for this run in the listing, and not for a job of another cluster."""
         found = self.find_run(run.job_id)
         is_own = found is not None and found.folder == run.folder
         return is_own and (self.is_here(run) or run.job_id not in self._by_base)

@@ -113,7 +113,7 @@ def list_jobs(
         raise known.unreachable
     if missing and not selection.is_repeated:
         raise known.unknown_job_error(missing)
-    unlisted = [each for run in known.recent if not known.means(run) for each in _parts_of(run)]
+    unlisted = [each for run in known.recent if not known.owns_id(run) for each in _parts_of(run)]
     jobs += [_ListedJob(run.job_id, None, run) for run in unlisted]
     lines = _lines(jobs, known, PendingQueue(known.queue, known.user, partitions))
     if selection.latest:

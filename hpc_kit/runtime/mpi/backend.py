@@ -20,7 +20,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -110,12 +109,16 @@ def _install_in_spawned_processes() -> None:
     They are new interpreters, so torch's functions are not replaced there. `torch.multiprocessing.spawn` starts ranks
     in this way. multiprocessing ignores keys that it does not know. On a node with a GPU there is nothing to replace.
     """
-    if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists():  # NVIDIA or AMD
-        return
     from multiprocessing import spawn  # torch has imported it
 
-    preparation_data = spawn.get_preparation_data
-    spawn.get_preparation_data = lambda name: {**preparation_data(name), "hpc_kit": _Installation()}
+    import torch
+
+    own = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return own(name) if torch.cuda.is_available() else {**own(name), "hpc_kit": _Installation()}
+
+    spawn.get_preparation_data = get_preparation_data
 
 
 def is_registered() -> bool:
