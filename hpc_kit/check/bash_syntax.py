@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME, BashGrammar, HereDocument, marked_nodes, parse_quoted
@@ -99,20 +99,55 @@ class Assignment(NamedTuple):
     indexed: bool
 
 
-class SimpleCommand(NamedTuple):
-    """`NAME=value program word ... >output <input`. `document` has the parts of its here-document.
+class Redirection(NamedTuple):
+    """`2>FILE`: the operator, the target, and the descriptor if it is written. `|&` is `2>&1` in front of the `|`."""
 
-    `output` is the file of `>`, `appended` that of `>>`, and `input` that of `<` or `<&`, or the text of `<<<`.
-    """
+    operator: str
+    target: Word
+    descriptor: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """True if the target is a file: neither another descriptor, `2>&1`, nor a process, `> >(tee log)`."""
+        copies = self.operator in {">&", "<&"} and re.fullmatch(r"\d*-?|\$\w+|\$\{\w+\}", self.target.raw)
+        return not copies and all(part.kind != "process" for part in self.target.parts)
+
+    @property
+    def takes_errors(self) -> bool:
+        """True for the standard error, also together with the standard output."""
+        return self.descriptor == "2" or self.operator in {"&>", "&>>"} or (self.operator == ">&" and self.is_file)
+
+
+def _last_file(redirections: Iterable[Redirection], *operators: str) -> Word | None:
+    files = [each.target for each in redirections if each.operator in operators and each.is_file]
+    return files[-1] if files else None
+
+
+class SimpleCommand(NamedTuple):
+    """`NAME=value program word ... >output <input`. `document` has the parts of its here-document."""
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
     line: int
     column: int
     document: tuple[Part, ...] | None = None
-    output: Word | None = None
-    appended: Word | None = None
-    input: Word | None = None
+    redirections: tuple[Redirection, ...] = ()
+
+    @property
+    def output(self) -> Word | None:
+        """The file that a redirection such as `>` empties."""
+        return _last_file(self.redirections, ">", ">|", "&>", ">&")
+
+    @property
+    def appended(self) -> Word | None:
+        """The file of `>>`."""
+        return _last_file(self.redirections, ">>", "&>>")
+
+    @property
+    def input(self) -> Word | None:
+        """The target of `<` or `<&`, or the text of `<<<`. `3<FILE` is not the standard input."""
+        found = [each.target for each in self.redirections if each.operator in {"<", "<&"} and not each.descriptor]
+        return found[-1] if found else None
 
     @property
     def parts(self) -> list[Part]:
@@ -137,6 +172,7 @@ class CompoundCommand(NamedTuple):
     line: int
     name: str = ""
     words: tuple[str, ...] = ()
+    redirections: tuple[Redirection, ...] = ()
 
 
 Command = SimpleCommand | CompoundCommand
@@ -204,16 +240,50 @@ def simple_commands(block: Block) -> Iterator[SimpleCommand]:
                     yield from simple_commands(inner)
 
 
+def nested_block(part: Part) -> Block:
+    """Return the commands of a `$(...)`, `<(...)` or `>(...)` with their places in the file; none for other parts."""
+    if part.kind not in {"command", "process"}:
+        return ()
+    start = part.origin
+    if start.exact:
+        start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
+    return parse(part.text, (Piece(0, start),)).block
+
+
 def with_nested_parts(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts of words, and behind each `$(...)` the parts of the commands in it."""
     for part in parts:
         yield part
-        if part.kind in {"command", "process"}:
-            start = part.origin
-            if start.exact:
-                start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
-            for command in simple_commands(parse(part.text, (Piece(0, start),)).block):
-                yield from with_nested_parts((*command.parts, *(command.document or ())))
+        for command in simple_commands(nested_block(part)):
+            yield from with_nested_parts((*command.parts, *(command.document or ())))
+
+
+class WrittenFile(NamedTuple):
+    """A file that a command writes. `appends`: the command keeps what the file contains."""
+
+    name: Word
+    appends: bool
+
+
+def written_files(command: Command) -> Iterator[WrittenFile]:
+    """Yield the files that a command writes: by a redirection, as `tee FILE`, or by a process such as `>(tee FILE)`."""
+    for each in command.redirections:
+        if ">" in each.operator and each.is_file:
+            yield WrittenFile(each.target, ">>" in each.operator)
+    words = command.words if isinstance(command, SimpleCommand) else ()
+    # A wrapper such as `stdbuf -oL tee` may start it.
+    copies = list(dropwhile(lambda word: word.plain != "tee", words)) if program_of(command) in _TEES else []
+    appends = any(re.match(r"-\w*a|--append\Z", word.plain or "") for word in copies)
+    for word in copies[1:]:
+        if not word.raw.startswith("-") and all(part.kind != "process" for part in word.parts):
+            yield WrittenFile(word, appends)
+    for part in (part for word in (*words, *(each.target for each in command.redirections)) for part in word.parts):
+        if part.kind == "process":
+            for inner in simple_commands(nested_block(part)):
+                yield from written_files(inner)
+
+
+_TEES = frozenset({"tee", "stdbuf", "unbuffer"})
 
 
 _ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
@@ -264,6 +334,9 @@ _ROLES = {
     "case_item": "then", "do": "body", "{": "body", "(": "body",
 }  # fmt: skip
 """Tokens and nodes that begin a block of a compound command, and its role there."""
+
+
+_ERRORS_TOO = Redirection(">&", Word((Part("text", "1", "1"),), "1", 1, 1), "2")
 
 
 class _Unreadable(Exception):
@@ -349,7 +422,10 @@ class _Reader:
                 current.append(token)
             else:
                 if current:
-                    commands.append(self._command(current))
+                    command = self._command(current)
+                    if kind == "|&":
+                        command = command._replace(redirections=(*command.redirections, _ERRORS_TOO))
+                    commands.append(command)
                     current = []
                 if kind not in {"|", "|&"}:
                     pipelines.append(Pipeline(tuple(commands), negated))
@@ -372,26 +448,27 @@ class _Reader:
         if node.start_byte in self._grammar.tests:
             return CompoundCommand("test", (), self._origin(node.start_byte).line, words=(self._text(node),))
         if node.type in _COMPOUND:
-            return self._compound(node)
+            return self._compound(node)._replace(redirections=tuple(self._redirections(redirects, [])))
         return self._simple([node] if node.type == "variable_assignment" else node.children, redirects)
+
+    def _redirections(self, nodes: list[Node], words: list[_Spanned]) -> Iterator[Redirection]:
+        """Yield redirections, and append to `words` what the grammar takes for names of files behind `>FILE`."""
+        for node in sorted(nodes, key=lambda node: node.start_byte):
+            operator = next(child for child in node.children if not child.is_named)
+            target, *rest = self._runs(node.children[node.children.index(operator) + 1 :]) or [[]]
+            words += [span for run in rest for span in run]
+            if target and operator.start_byte not in self._grammar.documents:
+                descriptor = self._text(node.children[0]) if operator != node.children[0] else ""
+                yield Redirection(operator.type, self._word(target), descriptor)
 
     def _simple(self, nodes: list[Node], redirects: list[Node]) -> SimpleCommand:
         redirects = [*(node for node in nodes if node.type == "file_redirect"), *redirects]
         spans: list[_Spanned] = [node for node in nodes if node.type not in {"file_redirect", "comment"}]
         start = min(node.start_byte for node in (*spans, *redirects))
-        document: tuple[Part, ...] | None = None
-        files: dict[str, Word] = {}
-        for redirect in sorted(redirects, key=lambda node: node.start_byte):
-            operator = next(child for child in redirect.children if not child.is_named)
-            runs = self._runs(redirect.children[redirect.children.index(operator) + 1 :])
-            target, rest = (runs or [[]])[0], runs[1:]
-            # The grammar takes all words behind `>FILE` for names of files.
-            spans += [span for run in rest for span in run]
-            if operator.start_byte in self._grammar.documents:
-                document = self._document_parts(self._grammar.documents[operator.start_byte])
-            # `3<FILE` is not the standard input.
-            elif target and (operator.type not in {"<", "<&"} or operator == redirect.children[0]):
-                files[operator.type.rstrip("|") if operator.type != "<&" else "<"] = self._word(target)
+        redirections = tuple(self._redirections(redirects, spans))
+        operators = [child.start_byte for node in redirects for child in node.children if not child.is_named]
+        documents = [self._grammar.documents[each] for each in sorted(operators) if each in self._grammar.documents]
+        document = self._document_parts(documents[-1]) if documents else None
         spans += self._lost([*spans, *redirects])
         assignments: list[Assignment] = []
         words: list[Word] = []
@@ -405,8 +482,7 @@ class _Reader:
             else:
                 words.append(word)
         place = self._origin(start)
-        redirected = (document, files.get(">"), files.get(">>"), files.get("<"))
-        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, *redirected)
+        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, document, redirections)
 
     def _lost(self, spans: list[_Spanned]) -> list[_Lost]:
         """Find words of a command that the grammar passes over, as the `-` of `a - 2>&1 | b`."""

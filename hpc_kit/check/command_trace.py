@@ -21,6 +21,7 @@ from hpc_kit.check.bash_syntax import (
     Statement,
     Word,
     as_assignment,
+    nested_block,
     parse,
     program_of,
     simple_commands,
@@ -146,6 +147,11 @@ class TracedCommand(NamedTuple):
     def reads(self, name: str) -> bool:
         """Tell whether a word or value of the command reads a variable itself, outside of `$(...)`."""
         return any(part.kind == "variable" and part.text == name for part in self.syntax.parts)
+
+    @property
+    def receivers(self) -> list[Command]:
+        """The command, the blocks around it, and what is behind their pipes: all that may get its output."""
+        return [each for place in self.position.outward() for each in place.pipeline.commands[place.pipeline_index :]]
 
     @property
     def removes_folders(self) -> bool:
@@ -415,7 +421,7 @@ class CommandTrace:
             calls = (self.calls if self._known_calls is None else self._known_calls).get(name[1])
             if calls is not None and not calls.captured:
                 continue
-            called = next(simple_commands(parse(part.text, (Piece(0, part.origin),)).block), None)
+            called = next(simple_commands(nested_block(part)), None)
             if called is not None and program_of(called) == name[1]:
                 words = tuple(text for word in called.words for text in expand_word(word, self.variables))
                 outer, self.variables = self.variables, self.variables.copy()

@@ -1974,9 +1974,49 @@ BAD = [
         E,
         "keeps the",
     ),
+    *(
+        Bad("KIT413", HEAD + f"#SBATCH --requeue --open-mode=append\n{code}\n", 3, W, "log is overwritten")
+        for code in (
+            "python t.py --resume > >(tee log)",
+            "python t.py --resume > >(cat > log)",
+            "python t.py --resume |& tee -i log",
+            "python t.py --resume | stdbuf -oL tee log",
+            "python t.py --resume | tee -a old >(grep loss > log)",
+            "python t.py --resume &> log",
+            "{ python t.py --resume; } > log",
+            "srun bash -c 'python t.py --resume > log'",
+            "exec > >(tee log) 2>&1; python t.py --resume",
+            "exec > log; python t.py --resume",
+        )
+    ),
+    Bad("KIT413", HEAD + "#SBATCH --requeue\nsrun python t.py --resume >> out\n", 2, W, "the log is overwritten"),
 ]
 
 GOOD = [
+    *(
+        ("KIT413", HEAD + f"#SBATCH --requeue{mode}\n{code}\n")
+        for mode, code in (
+            *(
+                (" --open-mode=append", code)
+                for code in (
+                    "python t.py --resume > >(tee -a log) 2> >(tee --append err >&2)",
+                    "python t.py --resume &> >(cat >> log)",
+                    "python t.py --resume |& tee -ia log",
+                    "python t.py --resume | tee log -a",
+                    "python t.py --resume > >(logger -t job)",
+                    "python t.py --resume > >(awk '{print $1 > 2}' >> log)",
+                    "python t.py --resume | tee >(grep loss >> loss)",
+                    "{ python t.py --resume; } >> log 2>&1",
+                    "exec 9> lock; flock 9; python t.py --resume >&2",
+                )
+            ),
+            ("", "exec > >(tee -a log) 2>&1; python t.py --resume"),
+            ("", "exec &>> log; python t.py --resume"),
+            ("", "python t.py --resume |& tee -a log"),
+            ("", "srun --output=log --open-mode=append python t.py --resume"),
+            (" --output=/dev/null", "python t.py --resume >> log"),
+        )
+    ),
     ("KIT145", HEAD + "for i in d/{0..7}/$S {a..c}-${T} {$A,$B}/../x; do python t.py $i; done\n"),
     ("KIT145", HEAD + 'A=({0..3} "{0..$N}" {a,b}/$N/.. $(seq 0 $N))\nfor i in "${A[@]}"; do python t.py $i; done\n'),
     ("KIT202", ONE_A_NODE + "srun -N1 -n1 python train.py\ncat hosts | xargs -I{} ssh {} torchrun --nnodes=4 t.py\n"),

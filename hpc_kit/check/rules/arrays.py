@@ -374,7 +374,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         elif folder is not None and folder.text and not names_run and not differs_between_elements(folder.text):
             what = f"all elements of the array save their results in {folder.text}"
             yield Problem(_option_word(launch, folder), what, remedy, (directive.line, folder.line))
-        for output in overwritten_files(launch):
+        for output in overwritten_files(launch.inner_command):
             own = moves and not (output.literal or "").startswith("/")
             if output.literal and not output.literal.startswith("/dev/") and not own:
                 what = f"all elements of the array overwrite {output.literal}"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of, written_files
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LOOPS, LaunchLine
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.programs import NO_TRAINING
 from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
@@ -46,17 +46,47 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
     place = _requeues(script)
     if place is None or _skips_finished_work(script):
         return
-    if script.options.get("open-mode", "truncate").startswith("t"):
+    steps = [*filter(_redirects_shell, script.batch_commands), *(launch.inner_command for launch in script.training)]
+    if script.options.get("open-mode", "truncate").startswith("t") and not _keeps_output(script, steps):
         what = "the log is overwritten when the job starts again"
         last, mode = max((each.line for each in script.directives.lines), default=1), script.directive("open-mode")
         edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if mode is None else ()
         remedy, lines = "write #SBATCH --open-mode=append", (place.line, script.line_of("output"))
         yield Problem(mode or place, what, remedy, lines, edits=edits)
-    for launch in script.training:
-        for file in overwritten_files(launch):
+    for step in steps:
+        for file in overwritten_files(step):
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", script.resolve(file.raw)):
                 what = f"{file.raw} is overwritten when the job starts again"
-                yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
+                yield Problem(file, what, "write >> or tee -a", (step.line, place.line))
+
+
+def _redirects_shell(step: TracedCommand) -> bool:
+    """Tell whether a command gives the script itself another output: `exec >FILE`, but not `exec 9>FILE`."""
+    outputs = [each.descriptor in {"", "1", "2"} for each in step.syntax.redirections if ">" in each.operator]
+    return step.texts == ["exec"] and bool(outputs) and all(outputs)
+
+
+def _keeps_output(script: BatchScript, steps: list[TracedCommand]) -> bool:
+    """Tell whether the log is no loss: it is /dev/null, or a file of its own keeps the output and errors of all."""
+    if {script.options.get("output", ""), script.options.get("error", "/dev/null")} == {"/dev/null"}:
+        return True
+    kept = {id(step) for step in steps if _appends_all(step)}
+    kept |= {id(each.inner_command) for each in script.training if _appends_step(each.multiplier)}
+    shell = any(id(step) in kept and not step.is_conditional for step in steps if _redirects_shell(step))
+    return shell or (bool(script.training) and all(id(launch.inner_command) in kept for launch in script.training))
+
+
+def _appends_all(step: TracedCommand) -> bool:
+    """Tell whether all that a command prints, also as an error, goes to the end of a file."""
+    redirections = [each for command in step.receivers for each in command.redirections]
+    files = [each.appends for command in step.receivers for each in written_files(command)]
+    return bool(files) and all(files) and any(each.takes_errors for each in redirections)
+
+
+def _appends_step(srun: LaunchStage | None) -> bool:
+    """Tell whether srun itself writes to the end of a file: `--output=FILE --open-mode=append`."""
+    mode = srun.option("open-mode") if srun is not None and srun.option("output") is not None else None
+    return mode is not None and mode.text.startswith("a")
 
 
 def _skips_finished_work(script: BatchScript) -> bool:
@@ -72,15 +102,10 @@ def _skips_finished_work(script: BatchScript) -> bool:
     return False
 
 
-def overwritten_files(launch: LaunchLine) -> list[Word]:
-    """Return the files of `>` and `tee` that a launch line overwrites."""
-    output = launch.command.syntax.output
-    files = [output] if output is not None else []
-    for command in launch.command.position.piped_to:
-        if isinstance(command, SimpleCommand) and program_of(command) == "tee":
-            appends = any((word.plain or "").startswith("-a") for word in command.words)
-            files += command.words[1:2] if not appends else ()
-    return files
+def overwritten_files(step: TracedCommand) -> list[Word]:
+    """Return the files that get the output of a command, and lose what they contain."""
+    files = [each for command in step.receivers for each in written_files(command)]
+    return [each.name for each in files if not each.appends]
 
 
 _RESUMES = re.compile(
