@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import dropwhile, pairwise, takewhile
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME, BashGrammar, HereDocument, marked_nodes, parse_quoted
 
@@ -163,16 +164,27 @@ class SimpleCommand(NamedTuple):
 class CompoundCommand(NamedTuple):
     """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
 
-    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`. `words` are, as written, the words
-    of a `for` loop, the word of a `case` and its patterns, or the whole `[[ ... ]]` or `((...))`.
+    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`. `words` are the words of a `for`
+    loop, or the word of a `case` and its patterns. `expression` is the text of `[[ ... ]]` or `((...))`.
     """
 
     kind: str
     bodies: tuple[tuple[str, Block], ...]
     line: int
     name: str = ""
-    words: tuple[str, ...] = ()
+    words: tuple[Word, ...] = ()
+    expression: str = ""
     redirections: tuple[Redirection, ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """The words as they are written."""
+        return [word.raw for word in self.words]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of all words."""
+        return [part for word in self.words for part in word.parts]
 
 
 Command = SimpleCommand | CompoundCommand
@@ -240,6 +252,7 @@ def simple_commands(block: Block) -> Iterator[SimpleCommand]:
                     yield from simple_commands(inner)
 
 
+@lru_cache(maxsize=1024)
 def nested_block(part: Part) -> Block:
     """Return the commands of a `$(...)`, `<(...)` or `>(...)` with their places in the file; none for other parts."""
     if part.kind not in {"command", "process"}:
@@ -256,6 +269,32 @@ def with_nested_parts(parts: Iterable[Part]) -> Iterator[Part]:
         yield part
         for command in simple_commands(nested_block(part)):
             yield from with_nested_parts((*command.parts, *(command.document or ())))
+
+
+class PipelineUse(NamedTuple):
+    """A pipeline, and what contains it: `part` is the `$(...)` in a word of the command `user`.
+
+    Without a `part`, `user` is the function with the pipeline, or None. `outer` is the pipeline of `user`.
+    """
+
+    pipeline: Pipeline
+    user: Command | None = None
+    part: Part | None = None
+    outer: PipelineUse | None = None
+
+
+def pipelines_of(block: Block, *inside: Any) -> Iterator[PipelineUse]:
+    """Yield the pipelines of a block, also those in compound commands and in `$(...)`."""
+    for pipeline in (each for statement in block for each in statement.chain.pipelines):
+        use = PipelineUse(pipeline, *inside)
+        yield use
+        for command in pipeline.commands:
+            for part in command.parts:
+                yield from pipelines_of(nested_block(part), command, part, use)
+            if isinstance(command, CompoundCommand):
+                around = (command, None, use) if command.kind == "function" else inside
+                for _, inner in command.bodies:
+                    yield from pipelines_of(inner, *around)
 
 
 class WrittenFile(NamedTuple):
@@ -446,7 +485,7 @@ class _Reader:
         if node is None:
             return self._simple([], redirects)
         if node.start_byte in self._grammar.tests:
-            return CompoundCommand("test", (), self._origin(node.start_byte).line, words=(self._text(node),))
+            return CompoundCommand("test", (), self._origin(node.start_byte).line, expression=self._text(node))
         if node.type in _COMPOUND:
             return self._compound(node)._replace(redirections=tuple(self._redirections(redirects, [])))
         return self._simple([node] if node.type == "variable_assignment" else node.children, redirects)
@@ -499,7 +538,7 @@ class _Reader:
             block = self._block([body]) if body is not None else ()
             return CompoundCommand(kind, (("body", block),), line, self._text(name) if name is not None else "")
         if kind in {"test", "arithmetic"}:
-            return CompoundCommand(kind, (), line, words=(self._text(node),))
+            return CompoundCommand(kind, (), line, expression=self._text(node))
         variable = node.child_by_field_name("variable") if kind in {"for", "select"} else None
         bodies = [(role, self._block(nodes)) for role, nodes in _sections(node)]
         written = [child for child in _named(node) if child.type not in {"case_item", "do_group", "compound_statement"}]
@@ -507,8 +546,7 @@ class _Reader:
             written += [each for item in node.children if item.type == "case_item" for each in _patterns(item)]
         elif variable is None or node.type.startswith("c_style"):
             written = []
-        runs = self._runs(each for each in written if each != variable)
-        words = tuple(self.text[run[0].start_byte : run[-1].end_byte] for run in runs)
+        words = tuple(map(self._word, self._runs(each for each in written if each != variable)))
         return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "", words)
 
     # Words

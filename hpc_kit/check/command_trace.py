@@ -244,6 +244,16 @@ class TracedAssignment(NamedTuple):
         )
 
 
+class TracedExpression(NamedTuple):
+    """A `[[ ... ]]` or `((...))`, with the options of the shell as for `TracedCommand`."""
+
+    text: str
+    line: int
+    position: BlockPosition
+    options: Mapping[str, int]
+    in_task: bool
+
+
 class FunctionCalls(NamedTuple):
     """The calls of a shell function: the variables at each call, and whether the function runs its arguments.
 
@@ -279,6 +289,7 @@ class CommandTrace:
         self.variables = environment
         self.commands: list[TracedCommand] = []
         self.assignments: list[TracedAssignment] = []
+        self.expressions: list[TracedExpression] = []
         self.options = {name: 1 for letter, name in _SWITCHES.items() if letter in options}
         self.files: dict[str, ExpandedText] = {}
         self.depth = 0
@@ -312,7 +323,13 @@ class CommandTrace:
             for link, pipeline in enumerate(chain.pipelines):
                 for position, command in enumerate(pipeline.commands):
                     place = BlockPosition(pipeline, position, chain, link, statement, block, role, parent, compound)
-                    self._command(command, place)
+                    if isinstance(command, SimpleCommand):
+                        self._simple(command, place)
+                    elif command.expression:
+                        where = (place, self.options, self.variables.task)
+                        self.expressions.append(TracedExpression(command.expression, command.line, *where))
+                    else:
+                        self._compound(command, place)
 
     def code(
         self,
@@ -337,10 +354,7 @@ class CommandTrace:
         if environment is not outer:
             self.options = options
 
-    def _command(self, command: Command, place: BlockPosition) -> None:
-        if isinstance(command, SimpleCommand):
-            self._simple(command, place)
-            return
+    def _compound(self, command: CompoundCommand, place: BlockPosition) -> None:
         # A group in a pipe runs in a subshell. Any other group changes the variables of the shell itself.
         if command.kind == "group" and len(place.pipeline.commands) == 1:
             self.block(command.bodies[0][1], "body", place, command)
