@@ -2029,9 +2029,44 @@ BAD = [
         for words in ('"{0..3}"', "$(echo {0..$N})", '"$(echo {0..$N})"', '"$(seq 0 3)"', '"$(eval echo {0..$N})"')
     ),
     Bad("KIT212", FOUR + "cat hosts | tee /tmp/d/list\nsrun python t.py --d /tmp/d/list\n", 3, W, "first node"),
+    *(
+        Bad("KIT125", HEAD + f"{code}\npython t.py\n", 2, W, "the pipe ends the effect of module load")
+        for code in (
+            "{ module load cuda; source venv/bin/activate; } 2>&1 | tee log",
+            "setup() { module load cuda; }; setup | tee log",
+            "cat modules | while read m; do module load $m; done",
+        )
+    ),
+    *(
+        Bad("KIT512", GPUS + f"{code}\n", 3, W, "outside of the container of line 3")
+        for code in (
+            "srun apptainer exec --nv i.sif python -m pip install peft && srun python t.py",
+            "singularity exec --nv i.sif cd /work && torchrun t.py",
+            "srun --container-image=i pip install peft && cd src && srun python t.py",
+        )
+    ),
+    Bad("KIT505", GPUS + "apptainer exec --nv -C i.sif python src/t.py\n", 3, W, "does not see src/t.py"),
 ]
 
 GOOD = [
+    ("KIT125", HEAD + "{ module load cuda; source v/bin/activate; } > >(tee log) 2>&1\npython t.py\n"),
+    ("KIT125", HEAD + "{ module load cuda; python t.py; } 2>&1 | tee log\npython t.py --eval\n"),
+    ("KIT125", HEAD + "main() { module load cuda; python t.py; }\nmain | tee log\n"),
+    ("KIT125", "#!/bin/zsh\ncat modules | while read m; do module load $m; done\npython t.py\n"),
+    ("KIT512", GPUS + "apptainer exec i.sif pip install peft && apptainer exec --nv i.sif python t.py\n"),
+    ("KIT512", GPUS + "apptainer exec i.sif convert a b && python t.py\n"),
+    *(
+        ("KIT505", GPUS + f"{code}\n")
+        for code in (
+            "apptainer exec --nv i.sif python src/t.py",
+            "apptainer exec --nv -C --bind $PWD --pwd $PWD i.sif python t.py",
+            "apptainer exec --nv -C -H $PWD i.sif python t.py",
+            "apptainer exec --nv -C $OPTIONS i.sif python t.py",
+            "apptainer exec --nv -C i.sif python /opt/t.py",
+            "apptainer exec --nv -C i.sif bash -c 'cd /app && python t.py'",
+            "docker run --rm --gpus all image python t.py",
+        )
+    ),
     *(
         ("KIT406", HEAD + f"{head}\n{code}\npython t.py\n")
         for head, code in (

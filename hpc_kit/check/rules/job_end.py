@@ -79,7 +79,7 @@ class ExitStatusFlow(NamedTuple):
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
-    reports = bool(training) and training[-1].is_no_training and not all(launch.is_no_training for launch in training)
+    reports = bool(training) and training[-1].is_auxiliary and not all(launch.is_auxiliary for launch in training)
     if not training or script.unread_part or reports:
         return None
     step = training[-1].command
@@ -231,7 +231,7 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
     """Find launches under srun or an agent, before the last training, whose failure has no effect: `|| echo failed`."""
     for launch in script.training[:-1]:
         place = launch.command.position
-        starts = launch.multiplier or launch.agent or (launch.is_named_training and script.training[-1].is_no_training)
+        starts = launch.multiplier or launch.agent or (launch.is_named_training and script.training[-1].is_auxiliary)
         if not starts or launch.command.in_task or place.chain_index:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:

@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
-from hpc_kit.check.programs import NO_TRAINING
+from hpc_kit.check.programs import AUXILIARY_NAME
 from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -177,7 +177,7 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
     # The second start of another program than a training mostly has nothing to resume.
-    known = known and not all(launch.is_no_training for launch in script.training)
+    known = known and not all(launch.is_auxiliary for launch in script.training)
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
@@ -209,7 +209,7 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     chain += [
         number
         for number, text in script.comment_lines
-        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not NO_TRAINING.match(job[0])
+        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not AUXILIARY_NAME.match(job[0])
     ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())
