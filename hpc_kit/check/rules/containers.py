@@ -198,6 +198,10 @@ def _inside(launch: LaunchLine, container: Container) -> str:
 
 _PREPARES = re.compile(r"\A(\S*/)?(pip3?|(python\S*|uv)( -m)? pip|conda|mamba) install\b|\A(cd|source|export|\.)\s")
 
+_HOST_PATH = re.compile(
+    r"/(lustre|scratch|projects?|data|datasets|gpfs|mnt|fsx|nfs|shared|work|home|users|cfs|beegfs|p)(/|\Z)"
+)
+
 
 @rule("KIT505", "warning")
 def missing_mount(script: BatchScript) -> Iterator[Problem]:
@@ -205,10 +209,10 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
 
     pyxis and enroot mount no folder of the host by themselves. apptainer and singularity mount $HOME, the current
     folder and /tmp, and with --contain or -C nothing but --bind: not even the current folder. Further folders such as
-    /scratch need --bind, unless the site adds them to apptainer.conf. The program ends with "No such file or directory". What it writes to a folder of
-    the image, such as `--output-dir /out` without a mount at /out, vanishes with the container. With `--bind
-    /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system"). A space behind a comma ends the list of
-    mounts: the launcher takes the next mount for its program.
+    /scratch need --bind, unless the site adds them to apptainer.conf. The program ends with "No such file or
+    directory". What it writes to a folder of the image, such as `--output-dir /out` without a mount at /out, vanishes
+    with the container. With `--bind /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system"). A space
+    behind a comma ends the list of mounts: the launcher takes the next mount for its program.
 
     Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`; without `:ro` where the program writes.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".

@@ -66,9 +66,9 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     """Modules, an environment or a variable that the training does not get.
 
     A subshell, `( module load cuda )`, a pipe, `{ module load cuda; } | tee log`, and a child, `bash
-    venv/bin/activate`, set up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
-    `module load python` after an environment puts another Python before it. `scontrol show hostnames | read HOST` sets
-    HOST in a subshell only.
+    venv/bin/activate`, set up only themselves. `module purge` after `module load` removes what was loaded, and so does
+    `conda deactivate`. `module load python` after an environment puts another Python before it. `scontrol show
+    hostnames | read HOST` sets HOST in a subshell only.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
