@@ -201,7 +201,7 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
             branch = re.search(r"(?:\A|;;|\bin)\s*\(?([A-Za-z])\)[^;]*\Z", before)
             choice = other.around("case")
             # The branches of another `case` are no options.
-            is_option = choice is not None and option in choice.words[0] and loop in other.compounds
+            is_option = choice is not None and option in choice.texts[0] and loop in other.compounds
             if branch and is_option and re.search(rf"{branch[1]}(?!:)", letters):
                 what = f"getopts {letters!r} gives -{branch[1]} no value: OPTARG is empty here"
                 remedy = f"write {letters.replace(branch[1], f'{branch[1]}:')!r}"
@@ -390,7 +390,7 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
 
 def _reads(step: TracedCommand, name: str) -> bool:
     parts = with_nested_parts(step.syntax.parts)
-    loops = [word for compound in step.compounds if compound.kind == "for" for word in compound.words]
+    loops = [word for compound in step.compounds if compound.kind == "for" for word in compound.texts]
     words = any(re.search(rf"\$\{{?{name}\b", word) for word in loops)
     return words or any(part.kind == "variable" and part.text == name for part in parts)
 
@@ -503,7 +503,7 @@ def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
             is_name = other is step or named & {each.name for each in other.syntax.assignments}
             parts += () if is_name or other.name in {"echo", "printf"} or other.in_condition() else other.syntax.parts
         used = {*re.findall(r"\w+", rest), *(part.text for part in (*parts, *(step.syntax.document or ())))}
-        counts = all(re.fullmatch(r"\d+|\{\d+\.\.\d+\}|\"?\$\(\s*seq\b.*", word) for word in loop.words)
+        counts = all(re.fullmatch(r"\d+|\{\d+\.\.\d+\}|\"?\$\(\s*seq\b.*", word) for word in loop.texts)
         if counts and named & changed and not used & changed:
             what = f"singleton waits for jobs of the same name, but each has its own, {name[1]}: all run side by side"
             yield Problem(step, what, "give all jobs of the chain one name", (step.line,), certain=False)
