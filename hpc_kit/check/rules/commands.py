@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of, simple_commands, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -18,6 +18,7 @@ from hpc_kit.check.rules.steps import never_ends
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.slurm.option_values import parse_dependency
 
 
@@ -482,6 +483,63 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
             except DirectiveError:
                 what = f"sbatch refuses this dependency: {text}"
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
+
+
+_OF_SLURM_ALONE = re.compile(
+    r"--(kill-on-invalid-dep|parsable|ntasks-per-node|cpus-per-task|gpus-per-(node|task)|gres|mail-(type|user)|mem-per-\w+"
+    r"|nodelist|qos|cpu-bind|gpu-bind|kill-on-bad-exit)(=|\Z)|--(partition|job-name|account|reservation|constraint)="
+    r"|--array=[\"']?\d|--export=(ALL|NONE)\b|--time=[\"']?[\d:-]+:\d\d|--mem=[\"']?\d+[GMT]"
+)
+"""Options that hardly any program has under the same name."""
+
+
+@rule("KIT434", "warning")
+def options_behind_script(script: BatchScript) -> Iterator[Problem]:
+    """An option of sbatch behind the name of the script is an argument of the script.
+
+    sbatch reads its options up to the first other word, which is the script. In `sbatch train.sh
+    --dependency=afterok:$id`, the job starts immediately, and the script gets the option as `$1`. A dependency is an
+    error. The rule ignores scripts that get a whole command, such as `sbatch run.sh srun --gres=gpu:1 a.out`.
+
+    Fix: move the option in front of the name of the script.
+    Documented: sbatch(1), SYNOPSIS.
+    """
+    for use in script.pipelines:
+        for command in use.pipeline.commands:
+            if not isinstance(command, SimpleCommand) or program_of(command) != "sbatch":
+                continue
+            late = _late_option(script, command.words[1:])
+            if late is not None:
+                word, file = late
+                waits = word.raw.startswith(("-d", "--dep"))
+                option = re.split("[= ]", word.unquoted)[0]
+                what = f"sbatch ignores {option}: behind {file.unquoted}, it is an argument of the script"
+                remedy = f"move it in front of {file.unquoted}"
+                yield Problem(word, what, remedy, (command.line,), certain=waits)
+
+
+def _late_option(script: BatchScript, words: tuple[Word, ...]) -> tuple[Word, Word] | None:
+    """Return the first option of sbatch behind the script of its command line, and the script."""
+    try:
+        given, rest = parse_options([word.unquoted for word in words], "sbatch")
+    except DirectiveError:
+        return None
+    index = len(words) - len(rest)
+    file = words[index] if rest and not given.has("wrap") and words[index - 1].raw != "--" else None
+    # A variable may contain options, or nothing.
+    if file is None or re.match(r"-|\$", script.resolve(file.unquoted)) or file.raw.startswith(("$(", "`", "<(")):
+        return None
+    for number, word in enumerate(words[index + 1 :], index + 1):
+        text = word.literal or ""
+        if text == "--" or re.fullmatch(
+            r"(\S*/)?(srun|salloc|sbatch|mpi\w+|torchrun|python\S*|bash|sh|\S+\.(py|sh))", text
+        ):
+            return None
+        value = words[number + 1].raw if number + 1 < len(words) else ""
+        depends = re.match(r"(-d|--dependency)[= ][\"']?(after|singleton|\$)", f"{word.raw} {value}")
+        if depends or _OF_SLURM_ALONE.match(word.raw):
+            return word, file
+    return None
 
 
 _NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
