@@ -518,6 +518,14 @@ def options_behind_script(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(word, what, remedy, (command.line,), certain=waits)
 
 
+def _is_script_of_loop(script: BatchScript, file: Word) -> bool:
+    """Tell whether a word is the variable of a loop over scripts: `for f in jobs/*.sbatch`."""
+    loops = [loop for loop in script.compounds("for") if loop.name == file.unquoted.strip("${}")]
+    return bool(loops) and all(
+        re.search(r"\.(sbatch|slurm|sh|job)[\"']?\Z", text) for each in loops for text in each.texts
+    )
+
+
 def _late_option(script: BatchScript, words: tuple[Word, ...]) -> tuple[Word, Word] | None:
     """Return the first option of sbatch behind the script of its command line, and the script."""
     try:
@@ -527,7 +535,12 @@ def _late_option(script: BatchScript, words: tuple[Word, ...]) -> tuple[Word, Wo
     index = len(words) - len(rest)
     file = words[index] if rest and not given.has("wrap") and words[index - 1].raw != "--" else None
     # A variable may contain options, or nothing.
-    if file is None or re.match(r"-|\$", script.resolve(file.unquoted)) or file.raw.startswith(("$(", "`", "<(")):
+    known = file is not None and _is_script_of_loop(script, file)
+    if (
+        file is None
+        or (re.match(r"-|\$", script.resolve(file.unquoted)) and not known)
+        or file.raw.startswith(("$(", "`", "<("))
+    ):
         return None
     for number, word in enumerate(words[index + 1 :], index + 1):
         text = word.literal or ""

@@ -99,7 +99,13 @@ def _conda_in_child(script: BatchScript) -> Iterator[Problem]:
         )
         before = [step for step in script.commands_of(launches[0]) if script.is_before(step, first)]
         learnt = any(step.name in _DEFINES_CONDA or step.name in script.functions for step in before)
-        if not shells or elsewhere or opaque or learnt or first.name in script.functions:
+        if (
+            not (shells or _runs_own_file(script, stages))
+            or elsewhere
+            or opaque
+            or learnt
+            or first.name in script.functions
+        ):
             continue
         what = f"{first.name} activate needs a set-up: the new shell does not have the function of the batch shell"
         hook = (
@@ -109,6 +115,12 @@ def _conda_in_child(script: BatchScript) -> Iterator[Problem]:
         )
         yield Problem(first, what, f"write {hook} before it, inside", (command.line,))
         return
+
+
+def _runs_own_file(script: BatchScript, stages: list[LaunchStage]) -> bool:
+    """Tell whether a launch starts a file of the script for a shell that is no login shell."""
+    bodies = (script.file_written_to(stage.words[0].text) for stage in stages if stage.kind == "program")
+    return any(body is not None and re.match(r"#!.*sh\s*\n", body.text) for body in bodies)
 
 
 def _before_code(shell: LaunchStage) -> str:

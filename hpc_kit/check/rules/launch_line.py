@@ -328,6 +328,10 @@ def _is_host(script: BatchScript, word: Word) -> bool:
     name = parts[0].text if parts[0].kind == "variable" else ""
     if name in {"HOSTNAME", "SLURMD_NODENAME"}:
         return True
+    read = rf"(mapfile|readarray)\b[^\n]*\b{name}\s*<\s*<\(\s*scontrol\s+show\s+hostname"
+    loop_read = rf"scontrol\s+show\s+hostname[^|\n]*\|\s*while\b[^\n;]*\bread\b[^\n;]*\b{name}\s*[;\n]"
+    if name and re.search(f"{read}|{loop_read}", script.code):
+        return True
     values = [each.value.raw for each in script.written_assignments if each.name == name]
     for loop in script.compounds("for"):
         values += [" ".join(loop.texts)] if loop.name == name else []
