@@ -2049,6 +2049,16 @@ BAD = [
 ]
 
 GOOD = [
+    *(
+        (
+            "KIT207",
+            f'{ONE_A_NODE}r=0\n{loop}\n  ssh -n $h "cd /x && torchrun --nnodes=4 --node_rank=$r t.py" &\n  {count}\n'
+            f"done{source}\nwait\n",
+        )
+        for loop, source in (("while read -r h; do", " < hosts"), ("for h in $(cat hosts); do", ""))
+        for count in ("((r++))", "r=$((r + 1))", "let r+=1")
+    ),
+    ("KIT401", GPUS + "for c in *.pt; do\n  srun python t.py $c || echo $c >> failed\ndone\npython collect.py\n"),
     ("KIT125", HEAD + "{ module load cuda; source v/bin/activate; } > >(tee log) 2>&1\npython t.py\n"),
     ("KIT125", HEAD + "{ module load cuda; python t.py; } 2>&1 | tee log\npython t.py --eval\n"),
     ("KIT125", HEAD + "main() { module load cuda; python t.py; }\nmain | tee log\n"),

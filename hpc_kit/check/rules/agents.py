@@ -181,6 +181,9 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None and rank.number is not None and _is_same_in_loop(script, launch):
         return f"each pass of the loop starts an agent with {option}={rank.text}", "count the nodes in the loop", None
+    loop = launch.command.around(*LOOPS)
+    if loop is not None and launch.command.syntax.variables & (script.changed_in(loop) - {loop.name}):
+        return None  # the rank may be what the loop counts
     # KIT203 reports several agents on a node.
     if not size.has_several_nodes or size.tasks_per_node != 1:
         return None

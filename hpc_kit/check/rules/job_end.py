@@ -236,8 +236,9 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
-        name = program_of(place.chain.pipelines[1].commands[-1])
-        if name in _PRINTS and not script.has_reason(launch.line, named=True):
+        handler = place.chain.pipelines[1].commands[-1]
+        name, is_recorded = program_of(handler), any(each.is_file for each in handler.redirections)
+        if name in _PRINTS and not is_recorded and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
