@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, parse, program_of, simple_commands, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -18,6 +18,7 @@ from hpc_kit.check.rules.steps import never_ends
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.getopt import GetoptError, parse_options
 from hpc_kit.slurm.option_values import parse_dependency
 
 
@@ -436,12 +437,14 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
     `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
+    Behind the name of the script, --dependency is an argument of that script: the job starts at once.
 
-    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs; one name for
-    all jobs of a chain.
+    Fix: options before the name of the script; `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element;
+    `afterok:$a:$b` for two jobs; one name for all jobs of a chain.
     Documented: sbatch(1), --parsable and --dependency.
     """
     yield from _malformed_dependency(script)
+    yield from _ignored_dependency(script)
     yield from _unordered_jobs(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
@@ -482,6 +485,27 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
             except DirectiveError:
                 what = f"sbatch refuses this dependency: {text}"
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
+
+
+def _ignored_dependency(script: BatchScript) -> Iterator[Problem]:
+    """Find a --dependency behind the name of the script that sbatch submits."""
+    for step in script.commands if "sbatch" in script.code else ():
+        found = [(step.syntax, step.line)] if step.name == "sbatch" else []
+        for part in step.substitutions:
+            found += [(each, part.origin.line + each.line - 1) for each in simple_commands(parse(part.text).block)]
+        for command, line in found:
+            if program_of(command) != "sbatch":
+                continue
+            try:
+                _, rest = parse_options([word.raw for word in command.words[1:]])
+            except GetoptError:
+                continue
+            # `sbatch $OPTIONS --dependency=... FILE`: a variable may contain options.
+            is_file = rest and re.search(r"\w", re.sub(r"\$\{[^}]*\}|\$\w+|\$\(.*", "", rest[0]))
+            given = next((word for word in rest[1:] if re.match(r"--dependency(=|$)|-dafter", word)), None)
+            if is_file and given is not None:
+                what = f"{given.partition('=')[0]} is an argument of {rest[0]}, not an option of sbatch: nothing waits"
+                yield Problem(Origin(line), what, f"write sbatch {given} {rest[0]}", (step.line,), certain=True)
 
 
 _NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
