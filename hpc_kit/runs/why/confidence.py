@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import DEADLY, STATE_ORDER, explains, had_progress_between
-from hpc_kit.runs.why.evidence import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
-from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
+from hpc_kit.runs.why.evidence import ANALYSIS_ORDER, EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
 from hpc_kit.runs.why.rules import DIRECT
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progres
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.failure_place import drop_local_ranks, place_of
-from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
+from hpc_kit.runs.why.hangs import find_stuck_workers
+from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.runs.why.script_faults import add_script_fault
 from hpc_kit.runs.why.verdicts import (

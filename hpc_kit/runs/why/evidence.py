@@ -39,6 +39,9 @@ HELPER_FAILED_AFTER = 30
 LINES_OF_END = 20
 """Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
 
+ANALYSIS_ORDER = 1 << 30
+"""Order of events that come from a comparison of the ranks."""
+
 VICTIMS = ("collective-timeout", "connection-lost")
 """Classes of failures of ranks that waited for another one, or lost it."""
 
