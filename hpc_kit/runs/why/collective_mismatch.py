@@ -144,14 +144,9 @@ def at_last_line(line: Line, last: LastLine, rank: int | None) -> Line:
 
 
 def comparison_event(attempt: Attempt, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
-    values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
-    return Event(
-        rule_named(rule),
-        values,
-        line,
-        rank,
-        attempt.evidence.hosts.get(rank) if rank is not None else None,
-        0,
-        ANALYSIS_ORDER,
-        LINE,
-    )
+    """Return an event of a rule that a comparison of the ranks shows, with the values of its sentence."""
+    values = {name: value for name, value in groups.items() if value}
+    if rank is not None:
+        values.setdefault("rank", str(rank))
+    host = None if rank is None else attempt.evidence.hosts.get(rank)
+    return Event(rule_named(rule), values, line, rank, host, 0, ANALYSIS_ORDER, LINE)

@@ -111,7 +111,7 @@ def _answer(attempt: Attempt) -> Verdict:
     elif chain[-1].rule.class_ in VICTIMS and (absent := find_ranks_without_log(attempt)):
         return unknown_verdict(attempt, absent)
     verdict = verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
-    if chain[0].rule.class_ == "late-rank" and verdict.rank is None:
+    if chain[0].rule.class_ == "late-rank" and len(chain) > 1 and verdict.rank is None:
         # The error itself names no rank, but it kept this one from joining the remaining ones.
         verdict.rank, verdict.host = place_of(attempt, chain[0])
         verdict.cause += f"; {describe_rank(attempt, verdict.rank, verdict.host, [])} did not join the remaining ranks"
@@ -487,7 +487,9 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         explains(event, culprit)
         or _states_cause_before(event, culprit)
         or _left_value_missing(event, culprit)
-        or (culprit.rule.class_ == "late-rank" and event.rank == culprit.rank and _ends_rank(event, culprit))
+        or (
+            culprit.rule.class_ == "late-rank" and event.rank == culprit.rank is not None and _ends_rank(event, culprit)
+        )
     )
 
 

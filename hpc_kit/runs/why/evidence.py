@@ -13,7 +13,7 @@ from hpc_kit.runs.why.rules import Match, Rule, rule_named
 from hpc_kit.slurm.directives import find_directive_options
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.log_reader import Line
+    from hpc_kit.runs.why.log_reader import Line, LogFile
     from hpc_kit.runs.why.slurm_tables import JobRow
     from hpc_kit.runs.why.stack_dumps import Stack
     from hpc_kit.runs.why.tracebacks import Traceback
@@ -154,6 +154,18 @@ class LastLine(NamedTuple):
     """Its time, if it is a line of progress."""
 
 
+class Stamp(NamedTuple):
+    """A time that the program has printed, and the log that contains it."""
+
+    line: Line
+    time: float
+    log: LogFile
+    labels: re.Pattern[str] | None
+    """The pattern of the labels in front of the lines of the log."""
+    is_cut: bool
+    """The last line of the program has no end: output that it had kept is lost."""
+
+
 KERNEL = re.compile(
     r"\bkernel: |^\[[A-Z][a-z]{2} [A-Z][a-z]{2} |^\[ *\d+\.\d+\] |NVRM: Xid|\boom-kill:|invoked oom-killer"
 )
@@ -228,15 +240,15 @@ class Evidence:
         self.waiting: list[Waiting] = []
         self.processes: dict[int, set[tuple[int, str | None]]] = {}
         """Ranks and hosts of process ids. Processes of several hosts may have one id."""
-        self.stacks: dict[int, Stack | None] = {}
-        """The stack of each rank in its last dump; None if the program went on after it."""
+        self.stacks: dict[int | str, Stack | None] = {}
+        """The stack of each rank, or of each process without a label, in its last dump; None if the program went on."""
         self.torch: dict[int, tuple[str, Line]] = {}
         """The version of torch that a rank stated."""
         self.job_ids: set[str] = set()
         """Ids of the job that its own messages name."""
         self.began: float | None = None
         """The earliest time in the logs of the program."""
-        self.ended: float | None = None
+        self.last_stamp: Stamp | None = None
         """The latest time in the last lines of the program."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""

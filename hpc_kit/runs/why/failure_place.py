@@ -37,7 +37,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     rank, host = event.rank, event.host
     if rank is None and host is None and (server := _server_of(attempt, event)):
         return None, server
-    if event.rule.scope == "rank" and rank is None:
+    # A process that stacks without labels show is an unknown rank, and not one that a launcher reported.
+    if event.rule.scope == "rank" and rank is None and "processes" not in event.groups:
         rank, host = _place_by_reports(attempt, event)
     if event.rule.name == "exec-missing-python" and host is None:
         # execve fails with ENOENT: the tasks end with exit code 2.
