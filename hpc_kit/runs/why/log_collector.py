@@ -329,17 +329,19 @@ class _FileCollector:
 
     def _note_last_time(self) -> None:
         """Note the last time that the program has printed."""
-        own = [(number, text) for number, text in self.reader.last[-LINES_OF_END:] if not SYSTEM_MESSAGE.search(text)]
-        line = None
-        for number, text in reversed(own):
+        for number, text in reversed(self.reader.last[-LINES_OF_END:]):
+            if SYSTEM_MESSAGE.search(text):
+                continue
             line = parse_line(self.log, self.labels, number, text)
+            if line.time is not None:
+                latest = self.evidence.last_stamp
+                if latest is None or line.time > latest.time:
+                    is_cut = self.reader.is_cut or "slurmstepd" in text
+                    self.evidence.last_stamp = Stamp(line, line.time, self.log, self.labels, is_cut)
+                return
             # Steps without a time may be those of hours.
-            if line.time is not None or _shape(text) in self.memory.counting:
-                break
-        latest = self.evidence.last_stamp
-        if line is not None and line.time is not None and (latest is None or line.time > latest.time):
-            is_cut = self.reader.is_cut or any("slurmstepd" in text for _, text in own[-1:])
-            self.evidence.last_stamp = Stamp(line, line.time, self.log, self.labels, is_cut)
+            if _shape(text) in self.memory.counting:
+                return
 
     def _note_stacks(self) -> None:
         """Note the last stacks of the ranks, if the program printed no progress after them."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
-import itertools
 import re
 from collections import Counter
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -417,7 +417,7 @@ class LogReader:
         """Yield the indices of lines to read, in order. What the reader wants may change with each line."""
         plain, wants_all = self._memory.plain, self._wants_all
         last = -1
-        following = itertools.chain((index for index, shape in enumerate(shapes) if shape in new), [len(shapes)])
+        following = chain((index for index, shape in enumerate(shapes) if shape in new), [len(shapes)])
         for index in following:
             while last + 1 < index and wants_all():
                 last += 1
@@ -571,8 +571,9 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     head = [line for line in read_head(path).splitlines() if line.strip()]
     lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
-        labelled = sum(match_label(pattern, line) is not None for line in lines)
-        if labelled >= 2 and labelled * 2 > len(lines):
+        unlabelled = (line for line in lines if match_label(pattern, line) is None)
+        # Most files have no labels: half of the lines show that.
+        if len(lines) > 1 and next(islice(unlabelled, (len(lines) - 1) // 2, None), None) is None:
             return pattern
     for pattern in _RANK_AND_HOST_LABELS:
         found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
