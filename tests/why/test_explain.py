@@ -2361,6 +2361,56 @@ def test_a_report_of_success_after_an_exception_is_doubtful(tmp_path: Path, word
     assert (verdict.class_, verdict.confidence) == ("no-failure", confidence)
 
 
+@pytest.mark.parametrize(
+    ("before", "frame", "class_"),
+    [
+        ("", "<module>", "python-exception"),
+        # The program caught it in a function, or had finished before.
+        ("", "main", "no-failure"),
+        ("training finished\n", "<module>", "no-failure"),
+    ],
+)
+@pytest.mark.parametrize("state", ["", COMPLETED])
+def test_a_script_that_reports_success_after_its_program_ended_with_an_exception(
+    tmp_path: Path, before: str, frame: str, class_: str, state: str
+) -> None:
+    error = (
+        f'Traceback (most recent call last):\n  File "/u/train.py", line 9, in {frame}\n    x = rows[k]\nKeyError: 2\n'
+    )
+    log = STEPS + before + error + "exported model.onnx\nauc 0.81\nTraining pipeline finished successfully\n"
+    verdict = why(tmp_path, job_log=log, **({"sacct_txt": state} if state else {}))
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+
+
+REPORT_OF_NODE = """============================================================
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-07-01_14:30:57
+  host      : n2
+  rank      : 6 (local_rank: 2)
+  exitcode  : 1 (pid: 120)
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rank", "host"),
+    [
+        ("", "", 2, None),
+        ("", REPORT_OF_NODE, 6, "n2"),
+        ("WORLD_SIZE=8\n", "", None, None),
+        ("", "srun: error: n2: task 1: Exited with exit code 1\n", None, "n2"),
+    ],
+)
+def test_the_number_of_a_process_on_its_node_is_no_rank_if_there_are_several_nodes(
+    tmp_path: Path, before: str, after: str, rank: int | None, host: str | None
+) -> None:
+    steps = "".join(f"[default{local}]:step {step} loss 2.{step}\n" for step in range(3) for local in range(4))
+    error = "".join(f"[default2]:{line}\n" for line in KEY_ERROR.splitlines())
+    verdict = why(tmp_path, job_log=before + steps + error + after)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("python-exception", rank, host)
+
+
 def test_the_message_in_a_cut_last_line_may_go_on(tmp_path: Path) -> None:
     assert why(tmp_path, job_log=STEPS + KEY_ERROR).confidence == "certain"
     assert why(tmp_path, job_log=(STEPS + KEY_ERROR).rstrip("\n")[:-3]).confidence == "likely"

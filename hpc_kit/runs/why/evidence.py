@@ -204,6 +204,8 @@ class NodeReports:
     """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
     agents: set[tuple[str, int]] = field(default_factory=set)
     """Files, and labels in them (or -1), of lines that torchrun labels with the numbers of processes on a node."""
+    first_ranks: dict[str, set[int]] = field(default_factory=dict)
+    """The first ranks of the nodes whose ranks the reports of torchrun in a file list."""
     gpus: dict[tuple[str | None, int], int] = field(default_factory=dict)
     """Ranks of GPUs, by host and bus address, as NCCL states them."""
     largest: tuple[int, str] = (0, "")
