@@ -1873,6 +1873,22 @@ BAD = [
         E,
         "a subshell",
     ),
+    *(
+        Bad("KIT434", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n", 3, E, "is an argument of")
+        for code in (
+            "sbatch b.sh --dependency=afterok:$id",
+            'E=$(sbatch --parsable -p gpu jobs/b.sbatch --dependency=afterok:"$id" "runs/$X")',
+            "sbatch -N 2 $HOME/b.sh --dependency afterok:$id | tee log",
+        )
+    ),
+    *(
+        Bad("KIT405", f"{HEAD}{code}", 3, E, "status of the !")
+        for code in (
+            "if ! srun python t.py; then\n  rc=$?; exit $rc; fi\n",
+            "while ! torchrun t.py\ndo [ $? -eq 75 ] || break; done\n",
+            "if cd x && ! python t.py; then\n  exit $?; elif ! python u.py; then echo no; fi\n",
+        )
+    ),
     Bad("KIT405", HEAD + 'srun python t.py\necho "code $?"\nif [ $? -eq 75 ]; then exit 3; fi\n', 4, E, "echo"),
     Bad(
         "KIT405", HEAD + "f() {\nlocal m=$(python c.py 2>&1)\nif [ $? -ne 0 ]; then return 1; fi\n}\nf\n", 4, E, "local"
@@ -2068,7 +2084,7 @@ BAD += [
         )
     ),
     *(
-        Bad("KIT434", HEAD + f"{code}\n", 2, severity, "argument of the script")
+        Bad("KIT434", HEAD + f"{code}\n", 2, severity, "is an argument of")
         for severity, code in (
             (E, "sbatch a.sh --dependency=afterok:$id"),
             (E, "sbatch a.sh -d afterany:$id x"),
@@ -2156,6 +2172,35 @@ BAD += [
 ]
 
 GOOD = [
+    *(
+        (
+            "KIT207",
+            f"{ONE_A_NODE}r=0\n{loop}\n  ssh -n $h '{agent}' &\n  {count}\ndone{source}\nwait\n".replace("'", '"'),
+        )
+        for agent in ("cd /x && torchrun --nnodes=4 --node_rank=$r t.py",)
+        for loop, source in (("while read -r h; do", " < hosts"), ("for h in $(cat hosts); do", ""))
+        for count in ("((r++))", "r=$((r + 1))", "let r+=1")
+    ),
+    *(
+        ("KIT434", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n")
+        for code in (
+            "sbatch --dependency=afterok:$id b.sh --dependencies x",
+            "sbatch $OPTIONS --dependency=afterok:$id b.sh",
+            'sbatch "${options[@]}" --dependency=afterok:$id b.sh',
+            "sbatch -d afterok:$id --wrap 'python t.py'",
+            "sbatch -N 2 -d afterok:$id $HOME/b.sh",
+        )
+    ),
+    *(
+        ("KIT405", HEAD + code)
+        for code in (
+            "if srun python t.py; then :; else rc=$?; exit $rc; fi\n",
+            "if ! srun python t.py; then touch FAILED; rc=1; exit $rc; fi\n",
+            "if ! false || srun python t.py; then rc=$?; fi\n",
+            "if ! srun python t.py; then cd x; a=$?; fi\n",
+        )
+    ),
+    ("KIT401", GPUS + "for c in *.pt; do\n  srun python t.py $c || echo $c >> failed\ndone\npython collect.py\n"),
     ("KIT125", HEAD + "{ module load cuda; source v/bin/activate; } > >(tee log) 2>&1\npython t.py\n"),
     ("KIT125", HEAD + "{ module load cuda; python t.py; } 2>&1 | tee log\npython t.py --eval\n"),
     ("KIT125", HEAD + "main() { module load cuda; python t.py; }\nmain | tee log\n"),

@@ -1180,6 +1180,80 @@ def test_the_stacks_of_a_part_of_the_ranks_are_no_proof(tmp_path: Path) -> None:
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 1, "likely")
 
 
+def py_spy(pid: int, *, reads: bool) -> str:
+    """Return the stacks of a process as `py-spy dump --pid` prints them."""
+    head, _, _ = PY_SPY_WAITS.partition("Thread 4711")
+    return (head + PY_SPY_READS if reads else PY_SPY_WAITS).replace("4711", str(pid))
+
+
+OTHER_STACKS = """Process 4000: /usr/bin/python /usr/bin/torchrun --nproc_per_node=4 t.py
+Python v3.11.4 (/usr/bin/python3.11)
+
+Thread 4000 (idle): "MainThread"
+    _invoke_run (torch/distributed/elastic/agent/server/api.py:855)
+    main (torch/distributed/run.py:892)
+    <module> (torchrun:8)
+Process 4001: python gpu_monitor.py
+Python v3.11.4 (/usr/bin/python3.11)
+
+Thread 4001 (idle): "MainThread"
+    watch (gpu_monitor.py:12)
+    <module> (gpu_monitor.py:20)
+"""
+PROCESSES_OF_RANKS = "".join(
+    f"n1:{5000 + rank}:{5000 + rank} [{rank}] NCCL INFO comm 0x1 rank {rank} nRanks 4 nNodes 1 localRanks 4\n"
+    for rank in range(4)
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "rank", "confidence", "named"),
+    [
+        ("", None, "likely", "process 5002 is late"),
+        ("world_size=4\n", None, "certain", "process 5002 is late"),
+        (PROCESSES_OF_RANKS, 2, "certain", "rank 2 on n1 is late"),
+    ],
+)
+def test_stacks_of_processes_without_labels_are_compared(
+    tmp_path: Path, start: str, rank: int | None, confidence: str, named: str
+) -> None:
+    stacks = OTHER_STACKS + "".join(py_spy(5000 + each, reads=each == 2) for each in range(4))
+    verdict = why(tmp_path, slurm_log=start + STEPS + stacks + TIME_LIMIT)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", rank, confidence)
+    assert named in verdict.cause
+    assert "t.py:3, in read" in verdict.cause
+    # The program went on.
+    assert why(tmp_path, slurm_log=start + STEPS + stacks + STEPS + TIME_LIMIT).class_ == "time-limit"
+
+
+def test_main_threads_tell_processes_without_labels_apart(tmp_path: Path) -> None:
+    stacks = [(READS if rank == 2 else WAITS).replace("7f12", f"7f{rank}2") for rank in range(4)]
+    verdict = why(tmp_path, slurm_log=STEPS + "".join(stacks) + TIME_LIMIT)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", None, "likely")
+    assert "one process is late" in verdict.cause
+    assert "3 processes in t.py:9" in verdict.cause
+    # One process that moves from line to line does not hang.
+    assert why(tmp_path, slurm_log=STEPS + WAITS + READS + WAITS + TIME_LIMIT).class_ == "time-limit"
+
+
+@pytest.mark.parametrize(
+    ("call", "class_", "words"),
+    [
+        ("barrier", "collective-order", "1 of 4 processes in barrier"),
+        ("all_reduce", "time-limit", "the job stood still"),
+    ],
+)
+def test_processes_that_all_wait_are_no_reason_for_a_longer_limit(
+    tmp_path: Path, call: str, class_: str, words: str
+) -> None:
+    waits = [py_spy(5000 + rank, reads=False) for rank in range(4)]
+    waits[0] = waits[0].replace("all_reduce", call)
+    verdict = why(tmp_path, slurm_log=STEPS + "".join(waits) + TIME_LIMIT)
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+    assert words in verdict.cause
+    assert "ask for more time with" not in verdict.fix
+
+
 def test_mpich_names_the_rank_of_an_exception_without_a_rank(tmp_path: Path) -> None:
     truncated = TRACEBACK.format(error="mpi4py.MPI.Exception: Message truncated, error stack:\nPMPI_Recv(1): failed")
     ended = "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3\n"
@@ -1994,6 +2068,16 @@ def test_a_rank_that_validates_while_the_remaining_ones_train(tmp_path: Path) ->
     assert (verdict.class_, verdict.rank) == ("uneven-inputs", 3)
 
 
+def test_a_line_of_an_epoch_behind_many_losses_that_are_nan_is_no_finite_loss(tmp_path: Path) -> None:
+    epochs = [
+        "".join(f"step {step} loss {loss}\n" for step in range(60)) + f"epoch {number} done, saved last.pt\n"
+        for number, loss in enumerate(["2.1", "nan", "nan"])
+    ]
+    assert why(tmp_path, job_log="".join(epochs) + "wrote sample.wav\n", sacct_txt=COMPLETED).class_ == "nan"
+    epochs.append("".join(f"step {step} loss 2.1\n" for step in range(10)))
+    assert why(tmp_path, job_log="".join(epochs), sacct_txt=COMPLETED).class_ == "no-failure"
+
+
 @pytest.mark.parametrize(("end", "class_"), [("val loss: nan\ndone.\n", "nan"), ("step 9 loss 2.1\n", "no-failure")])
 def test_a_loss_that_stays_nan_to_the_end_of_a_completed_job(tmp_path: Path, end: str, class_: str) -> None:
     log = STEPS + "".join(f"step {step} loss nan\n" for step in range(9, 20)) + end
@@ -2240,6 +2324,38 @@ def test_a_time_limit_after_a_long_silence_may_be_that_of_a_hang(
     assert (verdict.class_, verdict.confidence) == ("time-limit", "likely" if hung else "certain")
     assert ("it may have hung" in verdict.cause) == bool(hung)
     assert hung in verdict.cause
+    assert ("ask for more time with" in verdict.fix) != bool(hung)
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "elapsed", "is_still"),
+    [
+        (60, "23:05:00", "", True),
+        (60, "23:05:00", "23:05:00", True),
+        (60, "", "23:05:00", True),
+        # The limit came in the middle of the work. In the next two, the clock of the program is that of another zone.
+        (60, "20:00:30", "20:00:30", False),
+        (60, "22:00:30", "", False),
+        (60, "22:00:30", "20:00:30", False),
+        # One line an hour, or output that Python had kept.
+        (3600, "20:59:00", "", False),
+        (60, "21:07:00", "cut", False),
+    ],
+)
+def test_a_job_that_stood_still_needs_no_longer_limit(
+    tmp_path: Path, step: int, end: str, elapsed: str, is_still: bool
+) -> None:
+    moments = range(0, 20 * 3600, step)
+    log = "".join(
+        f"2026-01-02 {each // 3600:02}:{each // 60 % 60:02}:00 INFO step {each // step} loss 2.1\n" for each in moments
+    )
+    log += "2026-01-02 20:00:00 INFO ste" if elapsed == "cut" else ""
+    log += TIME_LIMIT.replace("2026-01-02T03:04:05", f"2026-01-02T{end}") if end else ""
+    table = f"JobID|State|ExitCode|Elapsed\n7|TIMEOUT|0:0|{elapsed}\n"
+    verdict = why(tmp_path, job_log=log, **({"sacct_txt": table} if elapsed not in {"", "cut"} else {}))
+    assert ("stood still since Jan 02 19:59:00" in verdict.cause) == is_still
+    assert ("ask for more time with" in verdict.fix) != is_still
+    assert verdict.confidence == ("likely" if is_still else "certain")
 
 
 @pytest.mark.parametrize(
@@ -2253,6 +2369,56 @@ def test_a_report_of_success_after_an_exception_is_doubtful(tmp_path: Path, word
     before = "" if confidence == "certain" else "[stage 0/3] done\n"
     verdict = why(tmp_path, job_log=f"{before}{STEPS}{KEY_ERROR}{words.replace('Pipeline', 'Training pipeline')}")
     assert (verdict.class_, verdict.confidence) == ("no-failure", confidence)
+
+
+@pytest.mark.parametrize(
+    ("before", "frame", "class_"),
+    [
+        ("", "<module>", "python-exception"),
+        # The program caught it in a function, or had finished before.
+        ("", "main", "no-failure"),
+        ("training finished\n", "<module>", "no-failure"),
+    ],
+)
+@pytest.mark.parametrize("state", ["", COMPLETED])
+def test_a_script_that_reports_success_after_its_program_ended_with_an_exception(
+    tmp_path: Path, before: str, frame: str, class_: str, state: str
+) -> None:
+    error = (
+        f'Traceback (most recent call last):\n  File "/u/train.py", line 9, in {frame}\n    x = rows[k]\nKeyError: 2\n'
+    )
+    log = STEPS + before + error + "exported model.onnx\nauc 0.81\nTraining pipeline finished successfully\n"
+    verdict = why(tmp_path, job_log=log, **({"sacct_txt": state} if state else {}))
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+
+
+REPORT_OF_NODE = """============================================================
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-07-01_14:30:57
+  host      : n2
+  rank      : 6 (local_rank: 2)
+  exitcode  : 1 (pid: 120)
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rank", "host"),
+    [
+        ("", "", 2, None),
+        ("", REPORT_OF_NODE, 6, "n2"),
+        ("WORLD_SIZE=8\n", "", None, None),
+        ("", "srun: error: n2: task 1: Exited with exit code 1\n", None, "n2"),
+    ],
+)
+def test_the_number_of_a_process_on_its_node_is_no_rank_if_there_are_several_nodes(
+    tmp_path: Path, before: str, after: str, rank: int | None, host: str | None
+) -> None:
+    steps = "".join(f"[default{local}]:step {step} loss 2.{step}\n" for step in range(3) for local in range(4))
+    error = "".join(f"[default2]:{line}\n" for line in KEY_ERROR.splitlines())
+    verdict = why(tmp_path, job_log=before + steps + error + after)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("python-exception", rank, host)
 
 
 def test_the_message_in_a_cut_last_line_may_go_on(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hpc_kit.runs.why.log_reader import has_trigger
 from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
 
 RULES = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)
-VALUES = {"who", "rank", "host", "meaning", "detail", "name"}
+VALUES = {"who", "rank", "host", "meaning", "detail", "name", "since", "silence", "time"}
 """Values that do not come from the line that matched."""
 
 

@@ -438,8 +438,8 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
     `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
 
-    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs; one name for
-    all jobs of a chain.
+    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element;
+    `afterok:$a:$b` for two jobs; one name for all jobs of a chain.
     Documented: sbatch(1), --parsable and --dependency.
     """
     yield from _malformed_dependency(script)
@@ -513,7 +513,7 @@ def options_behind_script(script: BatchScript) -> Iterator[Problem]:
                 word, file = late
                 waits = word.raw.startswith(("-d", "--dep"))
                 option = re.split("[= ]", word.unquoted)[0]
-                what = f"sbatch ignores {option}: behind {file.unquoted}, it is an argument of the script"
+                what = f"{option} is an argument of {file.unquoted}, not an option of sbatch"
                 remedy = f"move it in front of {file.unquoted}"
                 yield Problem(word, what, remedy, (command.line,), certain=waits)
 
@@ -535,12 +535,11 @@ def _late_option(script: BatchScript, words: tuple[Word, ...]) -> tuple[Word, Wo
     index = len(words) - len(rest)
     file = words[index] if rest and not given.has("wrap") and words[index - 1].raw != "--" else None
     # A variable may contain options, or nothing.
-    known = file is not None and _is_script_of_loop(script, file)
-    if (
-        file is None
-        or (re.match(r"-|\$", script.resolve(file.unquoted)) and not known)
-        or file.raw.startswith(("$(", "`", "<("))
-    ):
+    if file is None or file.raw.startswith(("$(", "`", "<(")):
+        return None
+    name = script.resolve(file.unquoted)
+    plain = not name.startswith("-") and re.search(r"\w", re.sub(r"\$\{[^}]*\}|\$\w+", "", name))
+    if not plain and not _is_script_of_loop(script, file):
         return None
     for number, word in enumerate(words[index + 1 :], index + 1):
         text = word.literal or ""

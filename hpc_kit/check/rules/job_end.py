@@ -236,8 +236,9 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
-        name = program_of(place.chain.pipelines[1].commands[-1])
-        if name in _PRINTS and not script.has_reason(launch.line, named=True):
+        handler = place.chain.pipelines[1].commands[-1]
+        name, is_recorded = program_of(handler), any(each.is_file for each in handler.redirections)
+        if name in _PRINTS and not is_recorded and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
@@ -581,15 +582,17 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     `$?` is the status of the command just before it. After an `echo` or a `date`, it is theirs, which is 0: a failed
     training is a COMPLETED job. `local` and `export` have a status of their own, too: after `local out=$(convert)`, a
     test of `$?` never sees a failure of `convert`. PIPESTATUS is replaced by the next command. After `set -e`, a
-    failure ends the script before the line that reads `$?`: a requeue that depends on the status never happens.
+    failure ends the script before the line that reads `$?`: a requeue that depends on the status never happens. In
+    `if ! srun ...; then status=$?`, the status is that of the `!`, which is 0 there.
 
-    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`; `local out;
-    out=$(convert)` in two commands.
+    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`; `if srun ...;
+    then :; else status=$?`; `local out; out=$(convert)` in two commands.
     Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
     flow = trace_exit_status(script)
     if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
         yield from _status_after_errexit(flow)
+    yield from _status_of_negation(script)
     for step in script.commands if re.search(r"\$\{?(\?|PIPESTATUS)", script.code) else ():
         before, reader = _neighbours(step.position)
         if reader is None:
@@ -646,6 +649,18 @@ def _reads(command: Command, name: str) -> bool:
         used = [command.expression, *(command.texts[:1] if command.kind == "case" else ())]
         return any(re.search(rf"\$\{{?{re.escape(name)}", text) for text in used)
     return program_of(command) not in _PRINTS and any(part.text == name for part in command.parts)
+
+
+def _status_of_negation(script: BatchScript) -> Iterator[Problem]:
+    """Find `if ! COMMAND; then status=$?`, and the same with `while`."""
+    for compound in (each for kind in ("if", "while") for each in script.compounds(kind)):
+        for (role, condition), (_, branch) in pairwise(compound.bodies):
+            if role != "condition" or not condition or not branch or not condition[-1].chain.pipelines[-1].negated:
+                continue
+            reader, line = branch[0].chain.pipelines[0].commands[0], condition[-1].line
+            if _reads(reader, "?"):
+                what = f"$? is the status of the ! in line {line}, which is 0 here, not of the command behind the !"
+                yield Problem(Origin(reader.line), what, "write COMMAND || status=$?, and test the status", (line,))
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:

@@ -46,9 +46,6 @@ MAX_HOURS_BEFORE = 15.0
 GOES_ON_AFTER = 60.0
 """Seconds after an error in which another file may still contain progress that was under way."""
 
-LONG_SILENCE = 1800.0
-"""Seconds without a line after which a program that had worked for a shorter time may have hung."""
-
 YEAR = 366 * 86400.0
 
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
@@ -185,16 +182,6 @@ class Attempt:
                 and KERNEL.search(event.line.text)
                 for line, pid in outside
             )
-
-    def silence(self, event: Event) -> float:
-        """Return the seconds for which the program had printed nothing, if it was silent longer than it had worked."""
-        began, ended = self.evidence.began, self.evidence.ended
-        if began is None or ended is None:
-            return 0.0
-        times = [each.line.time for each in (event, *self.of_kind("end")) if each.line.time is not None]
-        elapsed = max((parse_limit(row.elapsed) or 0 for row in self.rows), default=0)
-        silence = max(times) - ended if times else elapsed - (ended - began)
-        return silence if silence > max(ended - began, LONG_SILENCE) else 0.0
 
     def _hours_before(self, line: Line) -> float:
         """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import DEADLY, STATE_ORDER, explains, had_progress_between
-from hpc_kit.runs.why.evidence import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
-from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
+from hpc_kit.runs.why.evidence import ANALYSIS_ORDER, EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
+from hpc_kit.runs.why.hangs import find_standstill
 from hpc_kit.runs.why.rules import DIRECT
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ CLEAR = 55
 LAST_LINES = 15
 """Lines at the end of a log in which an error counts as its last one."""
 
-
-_FEW_LINES = 3
-"""Lines of output which show that a program has begun."""
 
 _ELSEWHERE = re.compile(
     r"(?i)\bsee (?:the )?(?:root cause|errors?|logs?|messages?|stack traces?|tracebacks?) (?:above|below)\b"
@@ -54,7 +51,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or _is_of_earlier_attempt(attempt, event)
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
-        or _never_began(attempt, event)
+        or (event.rule.class_ == "time-limit" and find_standstill(attempt, event) is not None)
         or (len(chain) == 1 and attempt.has_no_order(event))
         or _may_have_gone_on_elsewhere(attempt, chain)
         or _has_rival(attempt, event, fatal)
@@ -89,13 +86,6 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
         return event.strength != LINE or rule.weight >= CLEAR
     is_last = not event.progress and not attempt.success and event.lines_after <= LAST_LINES
     return rule.weight >= CLEAR and (not event.lines_after if rule.kind == "soft" else is_last or rule.scope == "job")
-
-
-def _never_began(attempt: Attempt, event: Event) -> bool:
-    """Return whether a time limit ended a program that may have hung: it had no progress, or it was silent for long."""
-    has_begun = event.progress_line or attempt.evidence.with_progress
-    is_silent = event.line.number > _FEW_LINES and not has_begun
-    return event.rule.class_ == "time-limit" and (is_silent or attempt.silence(event) > 0)
 
 
 def _may_have_gone_on_elsewhere(attempt: Attempt, chain: Sequence[Event]) -> bool:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
-from hpc_kit.runs.why.failure_place import drop_local_ranks, place_of
-from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log, find_stuck_workers
+from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
+from hpc_kit.runs.why.hangs import find_stuck_workers
+from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.runs.why.script_faults import add_script_fault
 from hpc_kit.runs.why.verdicts import (
@@ -78,7 +79,7 @@ ORDER_GRACE = 60.0
 def decide(evidence: Evidence) -> Verdict:
     """Return the cause of the last attempt of a job."""
     attempt = Attempt(evidence)
-    drop_local_ranks(attempt)
+    correct_local_ranks(attempt)
     verdict = add_script_fault(attempt, _answer(attempt))
     verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
     return verdict
@@ -86,11 +87,8 @@ def decide(evidence: Evidence) -> Verdict:
 
 def _answer(attempt: Attempt) -> Verdict:
     fatal = _fatal(attempt)
-    # A job with exit code 0 may still have lost its output, or never have started its program.
     if attempt.job and attempt.completed and not fatal and not attempt.failed:
-        if (hidden := attempt.first(_hidden_failures(attempt) or _wrong_folder(attempt))) is None:
-            return _no_failure(attempt, attempt.job)
-        return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely")
+        return _answer_completed(attempt, attempt.job)
     culprit = attempt.first(fatal)
     ordered = attempt.first(attempt.of_kind("end"))
     # An end that Slurm ordered makes programs print errors, which are then no causes.
@@ -100,6 +98,8 @@ def _answer(attempt: Attempt) -> Verdict:
         return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
+    if culprit is None and (culprit := attempt.first(_uncaught_at_end(attempt))):
+        return verdict_of(attempt, _chain(attempt, culprit)[-1], "likely")
     if culprit is None:
         verdict = unknown_verdict(attempt)
         return replace(verdict, confidence="likely") if _hides_failure(attempt) else verdict
@@ -110,11 +110,17 @@ def _answer(attempt: Attempt) -> Verdict:
     elif chain[-1].rule.class_ in VICTIMS and (absent := find_ranks_without_log(attempt)):
         return unknown_verdict(attempt, absent)
     verdict = verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
-    if chain[0].rule.class_ == "late-rank" and verdict.rank is None:
+    if chain[0].rule.class_ == "late-rank" and len(chain) > 1 and verdict.rank is None:
         # The error itself names no rank, but it kept this one from joining the remaining ones.
         verdict.rank, verdict.host = place_of(attempt, chain[0])
         verdict.cause += f"; {describe_rank(attempt, verdict.rank, verdict.host, [])} did not join the remaining ranks"
     return verdict
+
+
+def _answer_completed(attempt: Attempt, job: JobRow) -> Verdict:
+    """Return the answer about a job with exit code 0, which may have lost its output, or never started its program."""
+    hidden = attempt.first(_hidden_failures(attempt) or _wrong_folder(attempt) or _uncaught_at_end(attempt))
+    return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely") if hidden else _no_failure(attempt, job)
 
 
 def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
@@ -331,6 +337,27 @@ def _uncaught(attempt: Attempt) -> list[Event]:
     ]
 
 
+def _uncaught_at_end(attempt: Attempt) -> list[Event]:
+    """Return the exceptions that ended a program whose script went on, and then reported success itself.
+
+    The traceback of an exception that nothing caught begins with the first line of the program.
+    """
+    return [
+        event
+        for event in attempt.of_kind("cause")
+        if event.traceback
+        and event.traceback.frames
+        and event.traceback.frames[0][2] in {"<module>", "_run_module_as_main"}
+        and not (event.traceback.is_logged or event.traceback.is_thread or event.traceback.is_child)
+        and not (event.traceback.is_survived or event.is_survived or event.progress)
+        and event.lines_after <= LAST_LINES
+        and not any(
+            (line.file, line.rank) == (event.line.file, event.rank) and line.number < event.line.number
+            for line in attempt.success
+        )
+    ]
+
+
 def _symptoms(attempt: Attempt) -> list[Event]:
     return [
         event
@@ -486,7 +513,9 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         explains(event, culprit)
         or _states_cause_before(event, culprit)
         or _left_value_missing(event, culprit)
-        or (culprit.rule.class_ == "late-rank" and event.rank == culprit.rank and _ends_rank(event, culprit))
+        or (
+            culprit.rule.class_ == "late-rank" and event.rank == culprit.rank is not None and _ends_rank(event, culprit)
+        )
     )
 
 
@@ -522,6 +551,10 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
     """Return whether an event may have kept its rank, the culprit, from joining the remaining ones."""
     is_direct = event.rule.weight >= DIRECT and event.strength > WARNING and not event.is_hint
     return event.traceback is not None or (is_direct and not had_progress_between(event, culprit))
+
+
+_NAN_LINES_PER_PROGRESS = 50
+"""Lines with NaN before one line of progress at the end: after so many, it is no finite loss."""
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
@@ -563,9 +596,10 @@ def _is_last(attempt: Attempt, event: Event) -> bool:
 
 
 def _stays_nan(attempt: Attempt) -> bool:
-    """Return whether no step has a finite loss behind the last line with a loss that is NaN."""
+    """Return whether hardly a line of progress, such as that of an epoch, follows the last loss that is NaN."""
     events = attempt.named("nan-lines")
-    return len(events) > 1 and not events[-1].progress and events[-1].lines_after <= LAST_LINES
+    is_last = len(events) > 1 and events[-1].progress <= len(events) // _NAN_LINES_PER_PROGRESS
+    return is_last and events[-1].lines_after <= LAST_LINES
 
 
 def _earlier_attempts(attempt: Attempt) -> list[str]:

@@ -13,7 +13,7 @@ from hpc_kit.runs.why.rules import Match, Rule, rule_named
 from hpc_kit.slurm.directives import find_directive_options
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.log_reader import Line
+    from hpc_kit.runs.why.log_reader import Line, LogFile
     from hpc_kit.runs.why.slurm_tables import JobRow
     from hpc_kit.runs.why.stack_dumps import Stack
     from hpc_kit.runs.why.tracebacks import Traceback
@@ -38,6 +38,9 @@ HELPER_FAILED_AFTER = 30
 
 LINES_OF_END = 20
 """Lines that srun prints at most, one for each node, when the ranks of a step have failed."""
+
+ANALYSIS_ORDER = 1 << 30
+"""Order of events that come from a comparison of the ranks."""
 
 VICTIMS = ("collective-timeout", "connection-lost")
 """Classes of failures of ranks that waited for another one, or lost it."""
@@ -151,6 +154,18 @@ class LastLine(NamedTuple):
     """Its time, if it is a line of progress."""
 
 
+class Stamp(NamedTuple):
+    """A time that the program has printed, and the log that contains it."""
+
+    line: Line
+    time: float
+    log: LogFile
+    labels: re.Pattern[str] | None
+    """The pattern of the labels in front of the lines of the log."""
+    is_cut: bool
+    """The last line of the program has no end: output that it had kept is lost."""
+
+
 KERNEL = re.compile(
     r"\bkernel: |^\[[A-Z][a-z]{2} [A-Z][a-z]{2} |^\[ *\d+\.\d+\] |NVRM: Xid|\boom-kill:|invoked oom-killer"
 )
@@ -189,6 +204,8 @@ class NodeReports:
     """Node lists and the reasons for which the nodes are out of service, as `sinfo -R` lists them."""
     agents: set[tuple[str, int]] = field(default_factory=set)
     """Files, and labels in them (or -1), of lines that torchrun labels with the numbers of processes on a node."""
+    first_ranks: dict[str, set[int]] = field(default_factory=dict)
+    """The first ranks of the nodes whose ranks the reports of torchrun in a file list."""
     gpus: dict[tuple[str | None, int], int] = field(default_factory=dict)
     """Ranks of GPUs, by host and bus address, as NCCL states them."""
     largest: tuple[int, str] = (0, "")
@@ -225,15 +242,15 @@ class Evidence:
         self.waiting: list[Waiting] = []
         self.processes: dict[int, set[tuple[int, str | None]]] = {}
         """Ranks and hosts of process ids. Processes of several hosts may have one id."""
-        self.stacks: dict[int, Stack | None] = {}
-        """The stack of each rank in its last dump; None if the program went on after it."""
+        self.stacks: dict[int | str, Stack | None] = {}
+        """The stack of each rank, or of each process without a label, in its last dump; None if the program went on."""
         self.torch: dict[int, tuple[str, Line]] = {}
         """The version of torch that a rank stated."""
         self.job_ids: set[str] = set()
         """Ids of the job that its own messages name."""
         self.began: float | None = None
         """The earliest time in the logs of the program."""
-        self.ended: float | None = None
+        self.last_stamp: Stamp | None = None
         """The latest time in the last lines of the program."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""

@@ -37,7 +37,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     rank, host = event.rank, event.host
     if rank is None and host is None and (server := _server_of(attempt, event)):
         return None, server
-    if event.rule.scope == "rank" and rank is None:
+    # A process that stacks without labels show is an unknown rank, and not one that a launcher reported.
+    if event.rule.scope == "rank" and rank is None and "processes" not in event.groups:
         rank, host = _place_by_reports(attempt, event)
     if event.rule.name == "exec-missing-python" and host is None:
         # execve fails with ENOENT: the tasks end with exit code 2.
@@ -85,19 +86,24 @@ def count_nodes(attempt: Attempt) -> int | None:
     return size_of_job(script_options(scripts[0])).nodes if len(scripts) == 1 else None
 
 
-def drop_local_ranks(attempt: Attempt) -> None:
-    """Remove the ranks that are torchrun's numbers of processes on their nodes, if the job has several nodes."""
+def correct_local_ranks(attempt: Attempt) -> None:
+    """Replace torchrun's numbers of processes on their nodes by ranks, or by nothing, if the job has several nodes."""
     evidence = attempt.evidence
     files = {file for file, _ in evidence.nodes.agents}
+    local = [event for event in attempt.events if event.line.is_local and event.rank == event.line.rank]
+    first_ranks = evidence.nodes.first_ranks
+    agents = [task for end in evidence.ends if end.reporter == "srun" for task in end.ranks]
     is_several = (
         len({label for _, label in evidence.nodes.agents}) > 1
         or len({re.sub(r"\d+", "", file) for file in files}) < len(files)  # one file for each node
         or has_several_hosts(attempt)
         or max(count_nodes(attempt) or 1, evidence.wanted_nodes[0] if evidence.wanted_nodes else 1) > 1
+        or max(set().union(*first_ranks.values(), agents), default=0) > 0
+        or evidence.world >= 2 * (max(evidence.ranks, default=evidence.world) + 1)  # the labels are those of one node
     )
-    for event in attempt.events if is_several else ():
-        if event.line.is_local and event.rank == event.line.rank:
-            event.rank = None
+    for event in local if is_several else ():
+        known = first_ranks.get(event.line.file, set())
+        event.rank = min(known) + (event.rank or 0) if len(known) == 1 else None
 
 
 def same_host(one: str, other: str) -> bool:

@@ -160,11 +160,14 @@ class LauncherReports:
     def _note_rank(self, rank: int, entry: dict[str, str]) -> None:
         """Note the host and the process id of a rank that torchrun reports."""
         evidence, host = self._evidence, entry.get("host")
+        local = re.search(r"\(local_rank: (\d+)\)", entry["rank"])
+        # The ranks of a node are numbered one after the other, from local rank 0.
+        first = rank - int(local[1]) if local else rank
+        if local:
+            evidence.nodes.first_ranks.setdefault(self._log.name, set()).add(first)
         if host:
             self.torchrun_hosts.add(host)
-            local = re.search(r"\(local_rank: (\d+)\)", entry["rank"])
-            # The ranks of a node are numbered one after the other, from local rank 0.
-            for each in range(rank - int(local[1] if local else 0), rank):
+            for each in range(first, rank):
                 evidence.hosts.setdefault(each, host)
             evidence.hosts[rank] = host
         if number := re.search(r"\(pid: (\d+)\)", entry["exitcode"]):

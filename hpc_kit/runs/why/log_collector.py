@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from itertools import pairwise
@@ -22,6 +21,7 @@ from hpc_kit.runs.why.evidence import (
     Event,
     Evidence,
     LastLine,
+    Stamp,
     Strength,
     reports_end_of_inputs,
     specify_exit_code,
@@ -328,12 +328,20 @@ class _FileCollector:
                 self.evidence.success.append((self.attempt, line))
 
     def _note_last_time(self) -> None:
-        """Note the time of the last line of the program that has one."""
-        own = (text for _, text in reversed(self.reader.last) if not SYSTEM_MESSAGE.search(text))
-        times = (parse_line(self.log, self.labels, 0, text).time for text in itertools.islice(own, LINES_OF_END))
-        time = next((time for time in times if time is not None), None)
-        if time is not None:
-            self.evidence.ended = max(time, self.evidence.ended or 0.0)
+        """Note the last time that the program has printed."""
+        for number, text in reversed(self.reader.last[-LINES_OF_END:]):
+            if SYSTEM_MESSAGE.search(text):
+                continue
+            line = parse_line(self.log, self.labels, number, text)
+            if line.time is not None:
+                latest = self.evidence.last_stamp
+                if latest is None or line.time > latest.time:
+                    is_cut = self.reader.is_cut or "slurmstepd" in text
+                    self.evidence.last_stamp = Stamp(line, line.time, self.log, self.labels, is_cut)
+                return
+            # Steps without a time may be those of hours.
+            if _shape(text) in self.memory.counting:
+                return
 
     def _note_stacks(self) -> None:
         """Note the last stacks of the ranks, if the program printed no progress after them."""
@@ -348,7 +356,7 @@ class _FileCollector:
         for event in self.own:
             crash = self.dumps.crashes.get(event.line.number)
             if crash and crash.traceback.frames:
-                event.groups.setdefault("detail", crash.place + (" in a worker process" if crash.is_worker else ""))
+                event.groups.setdefault("detail", crash.place + (" in a worker process" if crash.is_helper else ""))
 
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""

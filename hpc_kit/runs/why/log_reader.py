@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
-import itertools
 import re
 from collections import Counter
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -43,7 +43,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ", b"daemon", b".lock",
+    b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _RECORDS = frozenset({RECORD, PATCH, SUMMARY, STEPS, VERDICT})
@@ -417,7 +417,7 @@ class LogReader:
         """Yield the indices of lines to read, in order. What the reader wants may change with each line."""
         plain, wants_all = self._memory.plain, self._wants_all
         last = -1
-        following = itertools.chain((index for index, shape in enumerate(shapes) if shape in new), [len(shapes)])
+        following = chain((index for index, shape in enumerate(shapes) if shape in new), [len(shapes)])
         for index in following:
             while last + 1 < index and wants_all():
                 last += 1
@@ -484,6 +484,24 @@ def _without_escapes(text: str) -> str:
     return text if text.isprintable() else _ESCAPES.sub("", text)
 
 
+def read_end_times(log: LogFile, labels: re.Pattern[str] | None, size: int) -> list[float]:
+    """Return the times in front of the lines in the last bytes of a log, without those of Slurm; none if it is gone.
+
+    Args:
+        log: The log.
+        labels: The pattern of its labels.
+        size: Bytes at its end that are read. Of a compressed log, these are the first ones.
+    """
+    try:
+        with _open(log.path) as file:
+            file.seek(max(log.path.stat().st_size - size, 0) if log.path.suffix != ".gz" else 0)
+            lines = file.read(size).split(b"\n")
+    except (OSError, EOFError, gzip.BadGzipFile):
+        return []
+    parsed = (parse_line(log, labels, 0, clean_text(line[:MAX_LINE])) for line in lines[1:])
+    return [line.time for line in parsed if line.time is not None and "slurmstepd" not in line.text]
+
+
 # ---- prefixes
 
 
@@ -495,7 +513,8 @@ _RANK_PREFIX = re.compile(
     r"|\((?:(?:Worker_TP|VllmWorker rank=)(?P<vllm>\d+) |[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
 )
 _STAMP = re.compile(
-    r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
+    r" ?[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)"
+    r"(?P<fraction>[.,]\d+)?(?:Z"
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
 _VLLM = re.compile(
@@ -503,7 +522,13 @@ _VLLM = re.compile(
 )
 """The prefix of each line that vLLM logs, also of those of a traceback."""
 
+_SHORT_STAMP = re.compile(
+    r"\[?(?P<month>\d\d)/(?P<day>\d\d)(?:/\d{4})? (?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?\]?:? ?"
+)
+"""The date of the examples of Transformers, and of Detectron2: the month comes first."""
+
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
+_STAMPS = (_SYSLOG, _STAMP, _VLLM, _SHORT_STAMP)
 _DMESG = re.compile(
     r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
 )
@@ -546,8 +571,9 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     head = [line for line in read_head(path).splitlines() if line.strip()]
     lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
-        labelled = sum(match_label(pattern, line) is not None for line in lines)
-        if labelled >= 2 and labelled * 2 > len(lines):
+        unlabelled = (line for line in lines if match_label(pattern, line) is None)
+        # Most files have no labels: half of the lines show that.
+        if len(lines) > 1 and next(islice(unlabelled, (len(lines) - 1) // 2, None), None) is None:
             return pattern
     for pattern in _RANK_AND_HOST_LABELS:
         found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
@@ -580,7 +606,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
             stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"] or stated
             local, bare = prefix["local"] or local, prefix["bare"] or bare
             host = prefix["host"] or prefix["host2"] or host
-        elif prefix := _SYSLOG.match(body) or _STAMP.match(body) or _VLLM.match(body):
+        elif prefix := next(filter(None, (pattern.match(body) for pattern in _STAMPS)), None):
             time = _seconds(prefix)
             host = prefix.groupdict().get("host") or host
         else:

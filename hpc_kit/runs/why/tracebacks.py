@@ -125,7 +125,7 @@ class Traceback:
     @property
     def own_frame(self) -> tuple[str, int, str] | None:
         """The last frame outside of installed packages."""
-        own = [frame for frame in self.frames if not _INSTALLED.search(frame[0])]
+        own = [frame for frame in self.frames if is_own_file(frame[0])]
         return own[-1] if own else None
 
     @property
@@ -146,7 +146,7 @@ class Traceback:
         place = sum(each.number <= line.number for _, each in self.exceptions)
         ends = [0, *self.frames_before]
         frames = self.frames[ends[max(place - 1, 0)] : ends[place]]
-        if any(not _INSTALLED.search(file) for file, _, _ in frames):
+        if any(is_own_file(file) for file, _, _ in frames):
             self.frames = frames
 
     @property
@@ -154,6 +154,11 @@ class Traceback:
         """The function of torch.distributed in which it ended."""
         calls = [name for file, _, name in self.frames if file.endswith("/torch/distributed/distributed_c10d.py")]
         return calls[-1] if calls else None
+
+
+def is_own_file(file: str) -> bool:
+    """Return whether a file is of the program itself, and not of an installed package."""
+    return _INSTALLED.search(file) is None
 
 
 class TracebackReader:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.evidence import C10D, KERNEL, SYSTEM_MESSAGE, VICTIMS, WARNING, LastLine, script_options
 from hpc_kit.runs.why.failure_place import has_several_hosts, hosts_of, place_of, same_host
+from hpc_kit.runs.why.hangs import find_standstill
 from hpc_kit.runs.why.memory_figures import add_figures, describe_foreign_memory, used_up_memory
 from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
 from hpc_kit.slurm.states import JobState, explain_state
-from hpc_kit.slurm.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -114,7 +114,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     rank, host = place_of(attempt, event)
     ranks = _ranks_alike(attempt, event) if rule.scope == "rank" else []
     values = _values_of(attempt, event, rank)
-    values["who"] = describe_rank(attempt, rank, host, ranks)
+    values["who"] = values.get("processes") or describe_rank(attempt, rank, host, ranks)
     # Several ranks have a common host only if they all are on it.
     if len(ranks) > 1 and len(hosts_of(attempt, ranks, {rank: host})) != 1 and has_several_hosts(attempt):
         host = None
@@ -226,11 +226,11 @@ def _remark(attempt: Attempt, event: Event, host: str | None) -> str:
     job = attempt.job
     if class_ == "time-limit" and job and job.state.finished and not job.is_step and job.state is not JobState.TIMEOUT:
         return f"; it was the limit of the step (srun --time): the job itself is {job.state}"
-    if class_ == "time-limit" and (silence := attempt.silence(event)):
-        return f"; it had printed nothing for the last {format_time(int(silence))}: it may have hung"
     comment = next((row.comment for row in attempt.rows if row.comment), "")
     if class_ == "cancelled" and comment:
         return f"; comment of an administrator: {comment}"
+    if class_ == "cancelled" and (still := find_standstill(attempt, event)):
+        return fill_template("; it stood still[ since {since}][: {reason}][, for {silence}]", still.groups)
     if class_ == "late-rank" and host:
         for each in attempt.of_class("io-error"):
             if KERNEL.search(each.line.text) and each.host and same_host(host, each.host):
@@ -373,6 +373,7 @@ def _proofs(attempt: Attempt, event: Event) -> list[Proof]:
     lines += [
         each.line for each in _alike(attempt, event) if event.rule.class_ != "exit-code" or each.rank == event.rank
     ]
+    lines += [each.line for each in attempt.named("time-limit")] if event.rule.name == "stood-still" else []
     ends = [end for end in attempt.ends if end.has_failed]
     lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
     # Five proofs at most: first the line itself, then equal lines, ends of ranks, and states of the job.
