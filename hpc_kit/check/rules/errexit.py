@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Command, Origin, SimpleCommand, Word, nested_block, parse, program_of
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, TracedCommand
+from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -57,12 +57,16 @@ class _Expression(NamedTuple):
     options: Mapping[str, int]
 
 
+def _place_of(script: BatchScript, expression: TracedExpression) -> Origin:
+    column = script.lines[expression.line - 1].find(expression.text.partition("\n")[0])
+    return Origin(expression.line, max(0, column) + 1)
+
+
 def _expressions(script: BatchScript) -> Iterator[_Expression]:
     """Yield the arithmetic commands of the batch shell."""
     for each in script.expressions:
         if each.text.startswith("((") and not each.in_task:
-            line = script.lines[each.line - 1]
-            place = Origin(each.line, max(0, line.find(each.text.partition("\n")[0])) + 1)
+            place = _place_of(script, each)
             yield _Expression(each.text[2:-2], "((...))", place, each.position, each.options)
     for step in script.batch_commands:
         if step.name == "let" and len(step.words) > 1:
@@ -202,9 +206,7 @@ def false_at_end(script: BatchScript) -> Iterator[Problem]:
     tests: list[tuple[str, Place, BlockPosition]] = [
         (step.written, step, step.position) for step in script.batch_commands if step.name in {"[", "test", "false"}
     ]
-    for each in script.expressions:
-        column = max(0, script.lines[each.line - 1].find(each.text.partition("\n")[0])) + 1
-        tests += [(each.text, Origin(each.line, column), each.position)] if not each.in_task else []
+    tests += [(each.text, _place_of(script, each), each.position) for each in script.expressions if not each.in_task]
     for text, place, position in tests:
         if _is_last_link(position) and (lines := _why_false(script, text, position)) is not None:
             relied = re.search(r"afterok:\S*SLURM_JOB_?ID", script.code) is not None

@@ -195,21 +195,9 @@ def _filled(script: BatchScript, step: TracedCommand) -> str | None:
         targets = [after for before, after in pairwise(rest) if before in {"-t", "--target-directory"}]
         places = targets or [text for text in rest if not re.match(r"(\{\}|[+;]|\d+[A-Z]?)\Z|-", text)][-1:]
     elif name in {"tar", "unzip"}:
-        places = [
-            value for option, value in pairwise(rest) if re.match(r"-\w*[Cd]\Z|--(directory|one-top-level)\Z", option)
-        ]
-        places += [
-            match[1] for text in rest if (match := re.match(r"(?:-C|-d|--(?:directory|one-top-level)=)(.+)", text))
-        ]
+        places = _option_values(rest, r"-\w*[Cd]|--(directory|one-top-level)", r"-C|-d|--(?:directory|one-top-level)=")
     elif name in {"7z", "7za", "bsdtar", "curl", "hf", "huggingface-cli", "wget"}:
-        places = [
-            value for option, value in pairwise(rest) if option in {"-C", "-P", "-O", "-o", "--local-dir", "--output"}
-        ]
-        places += [
-            match[1]
-            for text in rest
-            if (match := re.match(r"(?:-o|-P|--(?:local-dir|output|directory-prefix)=)(.+)", text))
-        ]
+        places = _option_values(rest, "-[CPOo]|--(local-dir|output)", "-o|-P|--(?:local-dir|output|directory-prefix)=")
     elif (name, *rest[:1]) in {("git", "clone"), ("uv", "venv")} or name == "virtualenv" or rest[:2] == ["-m", "venv"]:
         places = rest[-1:]
     packs = name == "tar" and re.match(r"-?\w*[crtu]\w*\Z|--(create|list|append|update)", rest[0] if rest else "")
@@ -217,6 +205,12 @@ def _filled(script: BatchScript, step: TracedCommand) -> str | None:
     pattern = _OF_THIS_NODE if re.search(r"mktemp( -[dqt]+)*\)", script.code) else OWN_DISK
     match = pattern.match(places[-1]) if places and not packs else None
     return None if match is None else plain_path(places[-1]).rstrip("/.")
+
+
+def _option_values(words: list[str], option: str, prefix: str) -> list[str]:
+    """Return the values behind an option, and those in one word with it behind a prefix."""
+    behind = [value for word, value in pairwise(words) if re.fullmatch(option, word)]
+    return behind + [match[1] for word in words if (match := re.match(f"(?:{prefix})(.+)", word))]
 
 
 _OF_THIS_NODE = re.compile(rf"{OWN_DISK.pattern}|\$\(mktemp(-d|\.\.\.)?\)(?=/|\Z)")
