@@ -94,7 +94,7 @@ def run_ranks(
     if world_size() > 1:
         import_module(program).main(dict(options), recorder)
         return
-    argv = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
+    argv = [sys.executable, "-P", "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
     if launcher is None and not mpi:
         master = ("127.0.0.1", network.free_port())
         environs = [torch_variables_of_rank(rank, ranks, (rank, ranks), master) for rank in range(ranks)]

@@ -77,6 +77,15 @@ ENDLESS_MINUTES = 10 * 365 * 24 * 60
 
 MAP_TABLE_SUFFIX = "_table.jsonl"
 
+SUBMITIT_MAIN = (
+    "import os, sys; folders = [folder or os.getcwd() for folder in sys.path]; sys.path = [*filter(None, sys.path)]; "
+    "from submitit.core.submission import submitit_main; sys.path = folders; submitit_main()"
+)
+"""`python -m submitit.core._submit`, but a file of the current folder such as types.py replaces no module of Python.
+
+Functions of modules in the current folder are imported. Runs with any version of Python in a container.
+"""
+
 DEFAULT_JOB = Job(name="submitit", description="functions of an Executor", command=("python",))
 """The job of an Executor without a job file; submitit's jobs have this name, too."""
 
@@ -212,7 +221,7 @@ class Executor(SlurmExecutor):
 
     @property
     def _submitit_command_str(self) -> str:
-        return f"{self.python} -u -m submitit.core._submit {shlex.quote(str(self.folder))}"
+        return f"{self.python} -u -c {shlex.quote(SUBMITIT_MAIN)} {shlex.quote(str(self.folder))}"
 
     def _num_tasks(self) -> int:
         return self._resolve().ntasks
