@@ -27,11 +27,11 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
 from hpc_kit.errors import HpcKitError, RecordError, SpecError, SubmitRefused
-from hpc_kit.runs.logs import make_folder
 from hpc_kit.runs.record import describe_os_error
 from hpc_kit.script.context import working_folder
 from hpc_kit.script.quoting import shell_word
 from hpc_kit.script.render import render_resolved
+from hpc_kit.shared_folders import make_folder, own_folder
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import load
@@ -140,7 +140,7 @@ class Executor(SlurmExecutor):
         job: Name or path of a job file, or a job. Its command is not used. Default: one rank on one node, until
             `update_parameters` asks for more.
         folder: Folder of pickles, results and logs, which all nodes must see. `%j` in it is the job id. Default:
-            runs/functions below `root`.
+            runs/functions below `root`, or runs/functions-UID if it is another user's.
         cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
         set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
@@ -167,9 +167,8 @@ class Executor(SlurmExecutor):
         python: str | None = None,
     ) -> None:
         self.root = Path(root or current_folder()).absolute()
-        super().__init__(
-            folder or self.root / "runs" / "functions", max_num_timeout, max_pickle_size_gb, python or "python"
-        )
+        folder = folder or own_folder(self.root / "runs" / "functions")
+        super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
         self._job = job
         choice = ClusterChoice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
