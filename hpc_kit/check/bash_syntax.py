@@ -474,9 +474,10 @@ class _Reader:
 
     def _is_negated(self, first: Node) -> bool:
         """Tell whether an odd number of `!` stands before a command."""
-        before = self._grammar.source[: first.start_byte]
-        blanks = range(len(before.rstrip()), len(before))
-        return len(self._grammar.negations.intersection(blanks)) % 2 == 1
+        source, start = self._grammar.source, first.start_byte
+        while start > 0 and source[start - 1 : start].isspace():
+            start -= 1
+        return len(self._grammar.negations.intersection(range(start, first.start_byte))) % 2 == 1
 
     def _command(self, nodes: list[Node]) -> Command:
         """Read a command and its redirections."""

@@ -539,5 +539,6 @@ def _hides_element(launch: LaunchLine) -> bool:
 
 def _moves_to_own_folder(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a `cd` before the training goes to a folder of the element alone."""
-    moves = [step for step in script.commands_before(launch.command) if step.name in {"cd", "pushd"} and step.words[1:]]
-    return bool(moves) and differs_between_elements(moves[-1].texts[1])
+    moves = (step for step in reversed(script.moves) if script.is_before(step, launch.command))
+    last = next(moves, None)
+    return last is not None and differs_between_elements(last.texts[1])

@@ -89,6 +89,10 @@ def _zero(script: BatchScript) -> Iterator[Problem]:
     index, array = ArrayIndex(script), array_of(script)
     elements = array.indexes if array is not None else ()
     expressions = list(_expressions(script))
+    uses: dict[str, list[int]] = {}
+    for each in expressions:
+        for name in set(re.findall(NAME, each.text)):
+            uses.setdefault(name, []).append(each.place.line)
     for each in expressions:
         if "errexit" not in each.options or _is_used(each.position):
             continue
@@ -97,10 +101,7 @@ def _zero(script: BatchScript) -> Iterator[Problem]:
             name, line = counted[1], each.place.line
             before = [other for other in script.assignments_of(name) if other.line < line]
             # Another expression may have changed the variable since.
-            changed = any(
-                re.search(rf"\b{name}\b", other.text) and before and before[-1].line < other.place.line < line
-                for other in expressions
-            )
+            changed = any(before and before[-1].line < other < line for other in uses[name])
             if before and before[-1].value.text == "0" and not changed:
                 what = f"the first time, this returns 1, and set -e ends the script: {name} is 0"
                 column = script.lines[line - 1].find(counted[0].strip()) + 1
