@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import FIRST_FAILURE, LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
+from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.torch_environment import set_variables, torch_variables
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
@@ -210,6 +211,26 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
+            if world.is_main and world.world_size > 1 and "torch.distributed" in sys.modules:
+                _report_missing_group(world)
+
+
+def _report_missing_group(world: World) -> None:
+    """Print a note if the program has created no process group: each rank may have trained a model of its own."""
+    error = backend.group_error()
+    # The ranks of mpirun may communicate by MPI alone.
+    if backend.has_created_group() or (error is None and world.launcher == "mpi"):
+        return
+    remedy = "call init_process_group(), or hpc_kit.distributed(); ranks that are independent of each other need none"
+    if error is not None:
+        remedy = error.remedy or "" if isinstance(error, HpcKitError) else "do not catch this error"
+    elif "accelerate" in sys.modules and not os.environ.get("ACCELERATE_USE_CPU"):
+        remedy = "--set env.ACCELERATE_USE_CPU=1, without which accelerate connects ranks on GPUs only"
+    sys.stderr.write(f"hpc-kit: note: rank 0 of {world.world_size} has created no process group of torch\n")
+    if error is not None:
+        name, reason = type(error).__name__, str(error).strip().partition("\n")[0]
+        sys.stderr.write(f"  found  the program caught {name} from init_process_group: {reason}\n")
+    sys.stderr.write(f"  do     {remedy}\n")
 
 
 def _run_program(command: program.ProgramCommand) -> None:

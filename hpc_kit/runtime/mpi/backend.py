@@ -1,6 +1,6 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
-A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
+Records whether the program has created a default group. A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
 rank 0's store.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
@@ -50,6 +50,8 @@ class _Session:
     meeting: Callable[[], Meeting | None] = lambda: None
     started_by_mpi: bool = False
     is_installed: bool = False
+    has_created_group: bool = False
+    group_error: Exception | None = None
     torch_finder: ExitStack = field(default_factory=ExitStack)
 
 
@@ -75,6 +77,7 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     _replace("init_process_group", _separate_keys)
     for name in ("init_process_group", "new_group"):
         _replace(name, _translate_argument)
+    _replace("init_process_group", _record_result)
     if dist.is_mpi_available():
         return
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
@@ -119,6 +122,16 @@ def _install_in_spawned_processes() -> None:
         return own(name) if torch.cuda.is_available() else {**own(name), "hpc_kit": _Installation()}
 
     spawn.get_preparation_data = get_preparation_data
+
+
+def has_created_group() -> bool:
+    """Return whether this process has created a default process group, also if the group is destroyed already."""
+    return _session.has_created_group
+
+
+def group_error() -> Exception | None:
+    """Return the error of the last `init_process_group` that failed in this process, or None."""
+    return _session.group_error
 
 
 def is_registered() -> bool:
@@ -197,6 +210,20 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
         function(*call.args, **call.kwargs)
 
     return separated
+
+
+def _record_result(function: Callable[..., None]) -> Callable[..., None]:
+    """Return `init_process_group` that records its result: a program may catch the error and train alone."""
+
+    def recorded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception as error:
+            _session.group_error = error
+            raise
+        _session.has_created_group = True
+
+    return recorded
 
 
 def _without_gpu(backend: str, rank: int) -> str | None:
