@@ -216,17 +216,18 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
 
 
 def _report_missing_group(world: World) -> None:
-    """Print a note if the program has created no process group: each rank may have trained a model of its own."""
+    """Print a note if the program has created no process group with other ranks.
+
+    Each rank may have trained a model of its own.
+    """
     error = backend.group_error()
     # The ranks of mpirun may communicate by MPI alone.
-    if backend.has_created_group() or (error is None and world.launcher == "mpi"):
+    if backend.has_joined_group() or (error is None and world.launcher == "mpi"):
         return
     remedy = "call init_process_group(), or hpc_kit.distributed(); ranks that are independent of each other need none"
     if error is not None:
         remedy = error.remedy or "" if isinstance(error, HpcKitError) else "do not catch this error"
-    elif "accelerate" in sys.modules and not os.environ.get("ACCELERATE_USE_CPU"):
-        remedy = "--set env.ACCELERATE_USE_CPU=1, without which accelerate connects ranks on GPUs only"
-    sys.stderr.write(f"hpc-kit: note: rank 0 of {world.world_size} has created no process group of torch\n")
+    sys.stderr.write(f"hpc-kit: note: rank 0 of {world.world_size} has created no process group with other ranks\n")
     if error is not None:
         name, reason = type(error).__name__, str(error).strip().partition("\n")[0]
         sys.stderr.write(f"  found  the program caught {name} from init_process_group: {reason}\n")

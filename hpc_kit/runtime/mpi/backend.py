@@ -1,7 +1,7 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
-Records whether the program has created a default group. A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
-rank 0's store.
+A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
+rank 0's store. Whether the program has created a default group with other ranks is recorded.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
@@ -50,7 +50,7 @@ class _Session:
     meeting: Callable[[], Meeting | None] = lambda: None
     started_by_mpi: bool = False
     is_installed: bool = False
-    has_created_group: bool = False
+    has_joined_group: bool = False
     group_error: Exception | None = None
     torch_finder: ExitStack = field(default_factory=ExitStack)
 
@@ -124,9 +124,9 @@ def _install_in_spawned_processes() -> None:
     spawn.get_preparation_data = get_preparation_data
 
 
-def has_created_group() -> bool:
-    """Return whether this process has created a default process group, also if the group is destroyed already."""
-    return _session.has_created_group
+def has_joined_group() -> bool:
+    """Return whether this process has created a default group with other ranks, also if it is destroyed already."""
+    return _session.has_joined_group
 
 
 def group_error() -> Exception | None:
@@ -214,6 +214,7 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
 
 def _record_result(function: Callable[..., None]) -> Callable[..., None]:
     """Return `init_process_group` that records its result: a program may catch the error and train alone."""
+    from torch import distributed as dist
 
     def recorded(*args: Any, **kwargs: Any) -> None:
         try:
@@ -221,7 +222,8 @@ def _record_result(function: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             _session.group_error = error
             raise
-        _session.has_created_group = True
+        # A program may fall back to a group of one rank.
+        _session.has_joined_group |= dist.get_world_size() > 1
 
     return recorded
 
