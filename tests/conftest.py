@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -57,6 +58,19 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that mostly wait between the modules, so that meanwhile other tests use the processors."""
+    waiting = [item for item in items if item.get_closest_marker("waits")]
+    modules = [list(group) for _, group in itertools.groupby(items, key=lambda item: item.path)]
+    modules = [module for module in modules if not module[0].get_closest_marker("waits")]
+    if waiting and modules:
+        # None is left for the last quarter: at the end there would be nothing else to do.
+        share = -(-len(waiting) * 4 // (len(modules) * 3))
+        rest = iter(waiting)
+        items[:] = [item for module in modules for item in (*itertools.islice(rest, share), *module)]
+        items += rest
 
 
 BEGAN = time.monotonic()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import lru_cache
+from itertools import dropwhile, pairwise, takewhile
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME, BashGrammar, HereDocument, marked_nodes, parse_quoted
 
@@ -99,20 +100,55 @@ class Assignment(NamedTuple):
     indexed: bool
 
 
-class SimpleCommand(NamedTuple):
-    """`NAME=value program word ... >output <input`. `document` has the parts of its here-document.
+class Redirection(NamedTuple):
+    """`2>FILE`: the operator, the target, and the descriptor if it is written. `|&` is `2>&1` in front of the `|`."""
 
-    `output` is the file of `>`, `appended` that of `>>`, and `input` that of `<` or `<&`, or the text of `<<<`.
-    """
+    operator: str
+    target: Word
+    descriptor: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """True if the target is a file: neither another descriptor, `2>&1`, nor a process, `> >(tee log)`."""
+        copies = self.operator in {">&", "<&"} and re.fullmatch(r"\d*-?|\$\w+|\$\{\w+\}", self.target.raw)
+        return not copies and all(part.kind != "process" for part in self.target.parts)
+
+    @property
+    def takes_errors(self) -> bool:
+        """True for the standard error, also together with the standard output."""
+        return self.descriptor == "2" or self.operator in {"&>", "&>>"} or (self.operator == ">&" and self.is_file)
+
+
+def _last_file(redirections: Iterable[Redirection], *operators: str) -> Word | None:
+    files = [each.target for each in redirections if each.operator in operators and each.is_file]
+    return files[-1] if files else None
+
+
+class SimpleCommand(NamedTuple):
+    """`NAME=value program word ... >output <input`. `document` has the parts of its here-document."""
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
     line: int
     column: int
     document: tuple[Part, ...] | None = None
-    output: Word | None = None
-    appended: Word | None = None
-    input: Word | None = None
+    redirections: tuple[Redirection, ...] = ()
+
+    @property
+    def output(self) -> Word | None:
+        """The file that a redirection such as `>` empties."""
+        return _last_file(self.redirections, ">", ">|", "&>", ">&")
+
+    @property
+    def appended(self) -> Word | None:
+        """The file of `>>`."""
+        return _last_file(self.redirections, ">>", "&>>")
+
+    @property
+    def input(self) -> Word | None:
+        """The target of `<` or `<&`, or the text of `<<<`. `3<FILE` is not the standard input."""
+        found = [each.target for each in self.redirections if each.operator in {"<", "<&"} and not each.descriptor]
+        return found[-1] if found else None
 
     @property
     def parts(self) -> list[Part]:
@@ -128,15 +164,27 @@ class SimpleCommand(NamedTuple):
 class CompoundCommand(NamedTuple):
     """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
 
-    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`. `words` are, as written, the words
-    of a `for` loop, the word of a `case` and its patterns, or the whole `[[ ... ]]` or `((...))`.
+    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`. `words` are the words of a `for`
+    loop, or the word of a `case` and its patterns. `expression` is the text of `[[ ... ]]` or `((...))`.
     """
 
     kind: str
     bodies: tuple[tuple[str, Block], ...]
     line: int
     name: str = ""
-    words: tuple[str, ...] = ()
+    words: tuple[Word, ...] = ()
+    expression: str = ""
+    redirections: tuple[Redirection, ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """The words as they are written."""
+        return [word.raw for word in self.words]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of all words."""
+        return [part for word in self.words for part in word.parts]
 
 
 Command = SimpleCommand | CompoundCommand
@@ -204,16 +252,77 @@ def simple_commands(block: Block) -> Iterator[SimpleCommand]:
                     yield from simple_commands(inner)
 
 
+@lru_cache(maxsize=1024)
+def nested_block(part: Part) -> Block:
+    """Return the commands of a `$(...)`, `<(...)` or `>(...)` with their places in the file; none for other parts."""
+    if part.kind not in {"command", "process"}:
+        return ()
+    start = part.origin
+    if start.exact:
+        start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
+    return parse(part.text, (Piece(0, start),)).block
+
+
 def with_nested_parts(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts of words, and behind each `$(...)` the parts of the commands in it."""
     for part in parts:
         yield part
-        if part.kind in {"command", "process"}:
-            start = part.origin
-            if start.exact:
-                start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
-            for command in simple_commands(parse(part.text, (Piece(0, start),)).block):
-                yield from with_nested_parts((*command.parts, *(command.document or ())))
+        for command in simple_commands(nested_block(part)):
+            yield from with_nested_parts((*command.parts, *(command.document or ())))
+
+
+class PipelineUse(NamedTuple):
+    """A pipeline, and what contains it: `part` is the `$(...)` in a word of the command `user`.
+
+    Without a `part`, `user` is the function with the pipeline, or None. `outer` is the pipeline of `user`.
+    """
+
+    pipeline: Pipeline
+    user: Command | None = None
+    part: Part | None = None
+    outer: PipelineUse | None = None
+
+
+def pipelines_of(block: Block, *inside: Any) -> Iterator[PipelineUse]:
+    """Yield the pipelines of a block, also those in compound commands and in `$(...)`."""
+    for pipeline in (each for statement in block for each in statement.chain.pipelines):
+        use = PipelineUse(pipeline, *inside)
+        yield use
+        for command in pipeline.commands:
+            for part in command.parts:
+                yield from pipelines_of(nested_block(part), command, part, use)
+            if isinstance(command, CompoundCommand):
+                around = (command, None, use) if command.kind == "function" else inside
+                for _, inner in command.bodies:
+                    yield from pipelines_of(inner, *around)
+
+
+class WrittenFile(NamedTuple):
+    """A file that a command writes. `appends`: the command keeps what the file contains."""
+
+    name: Word
+    appends: bool
+
+
+def written_files(command: Command) -> Iterator[WrittenFile]:
+    """Yield the files that a command writes: by a redirection, as `tee FILE`, or by a process such as `>(tee FILE)`."""
+    for each in command.redirections:
+        if ">" in each.operator and each.is_file:
+            yield WrittenFile(each.target, ">>" in each.operator)
+    words = command.words if isinstance(command, SimpleCommand) else ()
+    # A wrapper such as `stdbuf -oL tee` may start it.
+    copies = list(dropwhile(lambda word: word.plain != "tee", words)) if program_of(command) in _TEES else []
+    appends = any(re.match(r"-\w*a|--append\Z", word.plain or "") for word in copies)
+    for word in copies[1:]:
+        if not word.raw.startswith("-") and all(part.kind != "process" for part in word.parts):
+            yield WrittenFile(word, appends)
+    for part in (part for word in (*words, *(each.target for each in command.redirections)) for part in word.parts):
+        if part.kind == "process":
+            for inner in simple_commands(nested_block(part)):
+                yield from written_files(inner)
+
+
+_TEES = frozenset({"tee", "stdbuf", "unbuffer"})
 
 
 _ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
@@ -264,6 +373,9 @@ _ROLES = {
     "case_item": "then", "do": "body", "{": "body", "(": "body",
 }  # fmt: skip
 """Tokens and nodes that begin a block of a compound command, and its role there."""
+
+
+_ERRORS_TOO = Redirection(">&", Word((Part("text", "1", "1"),), "1", 1, 1), "2")
 
 
 class _Unreadable(Exception):
@@ -349,7 +461,10 @@ class _Reader:
                 current.append(token)
             else:
                 if current:
-                    commands.append(self._command(current))
+                    command = self._command(current)
+                    if kind == "|&":
+                        command = command._replace(redirections=(*command.redirections, _ERRORS_TOO))
+                    commands.append(command)
                     current = []
                 if kind not in {"|", "|&"}:
                     pipelines.append(Pipeline(tuple(commands), negated))
@@ -370,28 +485,29 @@ class _Reader:
         if node is None:
             return self._simple([], redirects)
         if node.start_byte in self._grammar.tests:
-            return CompoundCommand("test", (), self._origin(node.start_byte).line, words=(self._text(node),))
+            return CompoundCommand("test", (), self._origin(node.start_byte).line, expression=self._text(node))
         if node.type in _COMPOUND:
-            return self._compound(node)
+            return self._compound(node)._replace(redirections=tuple(self._redirections(redirects, [])))
         return self._simple([node] if node.type == "variable_assignment" else node.children, redirects)
+
+    def _redirections(self, nodes: list[Node], words: list[_Spanned]) -> Iterator[Redirection]:
+        """Yield redirections, and append to `words` what the grammar takes for names of files behind `>FILE`."""
+        for node in sorted(nodes, key=lambda node: node.start_byte):
+            operator = next(child for child in node.children if not child.is_named)
+            target, *rest = self._runs(node.children[node.children.index(operator) + 1 :]) or [[]]
+            words += [span for run in rest for span in run]
+            if target and operator.start_byte not in self._grammar.documents:
+                descriptor = self._text(node.children[0]) if operator != node.children[0] else ""
+                yield Redirection(operator.type, self._word(target), descriptor)
 
     def _simple(self, nodes: list[Node], redirects: list[Node]) -> SimpleCommand:
         redirects = [*(node for node in nodes if node.type == "file_redirect"), *redirects]
         spans: list[_Spanned] = [node for node in nodes if node.type not in {"file_redirect", "comment"}]
         start = min(node.start_byte for node in (*spans, *redirects))
-        document: tuple[Part, ...] | None = None
-        files: dict[str, Word] = {}
-        for redirect in sorted(redirects, key=lambda node: node.start_byte):
-            operator = next(child for child in redirect.children if not child.is_named)
-            runs = self._runs(redirect.children[redirect.children.index(operator) + 1 :])
-            target, rest = (runs or [[]])[0], runs[1:]
-            # The grammar takes all words behind `>FILE` for names of files.
-            spans += [span for run in rest for span in run]
-            if operator.start_byte in self._grammar.documents:
-                document = self._document_parts(self._grammar.documents[operator.start_byte])
-            # `3<FILE` is not the standard input.
-            elif target and (operator.type not in {"<", "<&"} or operator == redirect.children[0]):
-                files[operator.type.rstrip("|") if operator.type != "<&" else "<"] = self._word(target)
+        redirections = tuple(self._redirections(redirects, spans))
+        operators = [child.start_byte for node in redirects for child in node.children if not child.is_named]
+        documents = [self._grammar.documents[each] for each in sorted(operators) if each in self._grammar.documents]
+        document = self._document_parts(documents[-1]) if documents else None
         spans += self._lost([*spans, *redirects])
         assignments: list[Assignment] = []
         words: list[Word] = []
@@ -405,8 +521,7 @@ class _Reader:
             else:
                 words.append(word)
         place = self._origin(start)
-        redirected = (document, files.get(">"), files.get(">>"), files.get("<"))
-        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, *redirected)
+        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, document, redirections)
 
     def _lost(self, spans: list[_Spanned]) -> list[_Lost]:
         """Find words of a command that the grammar passes over, as the `-` of `a - 2>&1 | b`."""
@@ -423,7 +538,7 @@ class _Reader:
             block = self._block([body]) if body is not None else ()
             return CompoundCommand(kind, (("body", block),), line, self._text(name) if name is not None else "")
         if kind in {"test", "arithmetic"}:
-            return CompoundCommand(kind, (), line, words=(self._text(node),))
+            return CompoundCommand(kind, (), line, expression=self._text(node))
         variable = node.child_by_field_name("variable") if kind in {"for", "select"} else None
         bodies = [(role, self._block(nodes)) for role, nodes in _sections(node)]
         written = [child for child in _named(node) if child.type not in {"case_item", "do_group", "compound_statement"}]
@@ -431,8 +546,7 @@ class _Reader:
             written += [each for item in node.children if item.type == "case_item" for each in _patterns(item)]
         elif variable is None or node.type.startswith("c_style"):
             written = []
-        runs = self._runs(each for each in written if each != variable)
-        words = tuple(self.text[run[0].start_byte : run[-1].end_byte] for run in runs)
+        words = tuple(map(self._word, self._runs(each for each in written if each != variable)))
         return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "", words)
 
     # Words

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import (
     Assignment,
     CompoundCommand,
+    Origin,
     Part,
+    PipelineUse,
     SyntaxProblem,
     SyntaxTree,
     Word,
     parse,
+    pipelines_of,
     program_of,
     with_nested_parts,
 )
-from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
+from hpc_kit.check.command_trace import (
+    CommandTrace,
+    FunctionCalls,
+    TracedAssignment,
+    TracedCommand,
+    TracedExpression,
+    variables_at,
+)
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
@@ -395,6 +405,29 @@ class BatchScript:
             # `python train.py && sbatch next.sh` tests nothing.
             numbers |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
         return [self.lines[number - 1] for number in sorted(numbers)]
+
+    @property
+    def expressions(self) -> list[TracedExpression]:
+        """Every `[[ ... ]]` and `((...))`, in order."""
+        return self._trace[0].expressions
+
+    @property
+    def tested_files(self) -> Iterator[tuple[Origin, str]]:
+        """The paths of tests such as `[ -f PATH ]`, without quotes, with their places."""
+        for step in self.commands:
+            for before, word in pairwise(step.syntax.words if step.name in {"[", "test"} else ()):
+                if before.raw in {"-e", "-f", "-r", "-s"}:
+                    yield Origin(word.line, word.column), word.unquoted
+        for each in self.expressions:
+            for match in re.finditer(r"\s-[efrs]\s+[\"']?([^\s\"'\])]+)", each.text if each.text[0] == "[" else ""):
+                yield Origin(each.line), match[1]
+
+    @cached_property
+    def pipelines(self) -> list[PipelineUse]:
+        """Every pipeline, also those in `$(...)`, in compound commands, and in the code of a `bash -c`."""
+        places = [place for step in self.commands for place in step.position.outward()]
+        blocks = {id(place.block): place.block for place in places if place.parent is None or place.role == "code"}
+        return [use for block in blocks.values() for use in pipelines_of(block)]
 
     @cached_property
     def parts(self) -> list[Part]:

@@ -21,6 +21,7 @@ from hpc_kit.check.bash_syntax import (
     Statement,
     Word,
     as_assignment,
+    nested_block,
     parse,
     program_of,
     simple_commands,
@@ -148,6 +149,11 @@ class TracedCommand(NamedTuple):
         return any(part.kind == "variable" and part.text == name for part in self.syntax.parts)
 
     @property
+    def receivers(self) -> list[Command]:
+        """The command, the blocks around it, and what is behind their pipes: all that may get its output."""
+        return [each for place in self.position.outward() for each in place.pipeline.commands[place.pipeline_index :]]
+
+    @property
     def removes_folders(self) -> bool:
         """True for an `rm -r`."""
         return self.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in self.texts[1:])
@@ -238,6 +244,16 @@ class TracedAssignment(NamedTuple):
         )
 
 
+class TracedExpression(NamedTuple):
+    """A `[[ ... ]]` or `((...))`, with the options of the shell as for `TracedCommand`."""
+
+    text: str
+    line: int
+    position: BlockPosition
+    options: Mapping[str, int]
+    in_task: bool
+
+
 class FunctionCalls(NamedTuple):
     """The calls of a shell function: the variables at each call, and whether the function runs its arguments.
 
@@ -273,6 +289,7 @@ class CommandTrace:
         self.variables = environment
         self.commands: list[TracedCommand] = []
         self.assignments: list[TracedAssignment] = []
+        self.expressions: list[TracedExpression] = []
         self.options = {name: 1 for letter, name in _SWITCHES.items() if letter in options}
         self.files: dict[str, ExpandedText] = {}
         self.depth = 0
@@ -306,7 +323,13 @@ class CommandTrace:
             for link, pipeline in enumerate(chain.pipelines):
                 for position, command in enumerate(pipeline.commands):
                     place = BlockPosition(pipeline, position, chain, link, statement, block, role, parent, compound)
-                    self._command(command, place)
+                    if isinstance(command, SimpleCommand):
+                        self._simple(command, place)
+                    elif command.expression:
+                        where = (place, self.options, self.variables.task)
+                        self.expressions.append(TracedExpression(command.expression, command.line, *where))
+                    else:
+                        self._compound(command, place)
 
     def code(
         self,
@@ -331,10 +354,7 @@ class CommandTrace:
         if environment is not outer:
             self.options = options
 
-    def _command(self, command: Command, place: BlockPosition) -> None:
-        if isinstance(command, SimpleCommand):
-            self._simple(command, place)
-            return
+    def _compound(self, command: CompoundCommand, place: BlockPosition) -> None:
         # A group in a pipe runs in a subshell. Any other group changes the variables of the shell itself.
         if command.kind == "group" and len(place.pipeline.commands) == 1:
             self.block(command.bodies[0][1], "body", place, command)
@@ -415,7 +435,7 @@ class CommandTrace:
             calls = (self.calls if self._known_calls is None else self._known_calls).get(name[1])
             if calls is not None and not calls.captured:
                 continue
-            called = next(simple_commands(parse(part.text, (Piece(0, part.origin),)).block), None)
+            called = next(simple_commands(nested_block(part)), None)
             if called is not None and program_of(called) == name[1]:
                 words = tuple(text for word in called.words for text in expand_word(word, self.variables))
                 outer, self.variables = self.variables, self.variables.copy()

@@ -20,7 +20,7 @@ from hpc_kit.check.bash_syntax import (
     SimpleCommand,
     Word,
     as_assignment,
-    parse,
+    nested_block,
     program_of,
 )
 from hpc_kit.slurm.units import is_number
@@ -293,7 +293,7 @@ def _output_of(part: Part, environment: ShellVariables) -> ExpandedText | None:
     name = re.match(r"\s*([\w-]+)", part.text)
     if name is None or re.search(r"[|;&<>`()\n]", part.text) or name[1] not in {"echo", *environment.functions}:
         return None
-    return _printed(parse(part.text, (Piece(0, part.origin),)).block, environment)
+    return _printed(nested_block(part), environment)
 
 
 def _printed(block: Block, environment: ShellVariables) -> ExpandedText | None:

@@ -13,10 +13,10 @@ from hpc_kit.check.command_trace import CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ExpandedText, ShellVariables, TaskVariableUse, join_texts
 from hpc_kit.check.programs import (
     AGENTS,
+    AUXILIARY_NAME,
     CONTAINER_VALUED,
     HELPER_PROGRAMS,
     MULTIPLIERS,
-    NO_TRAINING,
     PYTHON,
     REMOTE,
     SHELL_BUILTINS,
@@ -556,10 +556,10 @@ class LaunchLine(NamedTuple):
         return re.search(r"train|tun(e|ing)", name) is not None
 
     @property
-    def is_no_training(self) -> bool:
+    def is_auxiliary(self) -> bool:
         """True if the name of the program says that it prepares data, or works with the results of a training."""
         name = re.split(r"[/.]", self.file.text.removesuffix(".py"))[-1] if self.file is not None else ""
-        return NO_TRAINING.match(name) is not None
+        return AUXILIARY_NAME.match(name) is not None
 
     @property
     def in_loop(self) -> bool:

@@ -94,7 +94,7 @@ HELPER_PROGRAMS = frozenset({
 COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
 """Programs that copy or pack files."""
 
-NO_TRAINING = re.compile(
+AUXILIARY_NAME = re.compile(
     r"(?i)(?:(?!train|tun(?:e|ing)).)*?(?<![a-z])(analy|clean|collect|convert|eval|export|extract|generat|infer|merge|plot"
     r"|post(?![-_]?train)|predict|preproc|report|score|serve|test|valid)"
 )

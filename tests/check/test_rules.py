@@ -1784,7 +1784,7 @@ BAD = [
         W,
         "$MICRO stays as it is",
     ),
-    Bad("KIT145", GPUS + "python t.py --train-data /data/{00000..01023}.tar\n", 3, W, "WebDataset reads one pattern"),
+    Bad("KIT146", GPUS + "python t.py --train-data /data/{00000..01023}.tar\n", 3, W, "WebDataset reads one pattern"),
     Bad(
         "KIT228",
         HEAD + "#SBATCH -a 1-9\nprintf -v N '%03d' $SLURM_ARRAY_TASK_ID\npython t.py $((N + 7))\n",
@@ -1872,6 +1872,22 @@ BAD = [
         3,
         E,
         "a subshell",
+    ),
+    *(
+        Bad("KIT429", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n", 3, E, "is an argument of")
+        for code in (
+            "sbatch b.sh --dependency=afterok:$id",
+            'E=$(sbatch --parsable -p gpu jobs/b.sbatch --dependency=afterok:"$id" "runs/$X")',
+            "sbatch -N 2 $HOME/b.sh --dependency afterok:$id | tee log",
+        )
+    ),
+    *(
+        Bad("KIT405", f"{HEAD}{code}", 3, E, "status of the !")
+        for code in (
+            "if ! srun python t.py; then\n  rc=$?; exit $rc; fi\n",
+            "while ! torchrun t.py\ndo [ $? -eq 75 ] || break; done\n",
+            "if cd x && ! python t.py; then\n  exit $?; elif ! python u.py; then echo no; fi\n",
+        )
     ),
     Bad("KIT405", HEAD + 'srun python t.py\necho "code $?"\nif [ $? -eq 75 ]; then exit 3; fi\n', 4, E, "echo"),
     Bad(
@@ -1974,9 +1990,179 @@ BAD = [
         E,
         "keeps the",
     ),
+    *(
+        Bad("KIT413", HEAD + f"#SBATCH --requeue --open-mode=append\n{code}\n", 3, W, "log is overwritten")
+        for code in (
+            "python t.py --resume > >(tee log)",
+            "python t.py --resume > >(cat > log)",
+            "python t.py --resume |& tee -i log",
+            "python t.py --resume | stdbuf -oL tee log",
+            "python t.py --resume | tee -a old >(grep loss > log)",
+            "python t.py --resume &> log",
+            "{ python t.py --resume; } > log",
+            "srun bash -c 'python t.py --resume > log'",
+            "exec > >(tee log) 2>&1; python t.py --resume",
+            "exec > log; python t.py --resume",
+        )
+    ),
+    Bad("KIT413", HEAD + "#SBATCH --requeue\nsrun python t.py --resume >> out\n", 2, W, "the log is overwritten"),
+    *(
+        Bad("KIT406", HEAD + f"set -e\n{code}\npython t.py\n", 3, E, words)
+        for code, words in (
+            ("let i=0", "let returns 1"),
+            ("(( i = 0 ))", "the value is 0"),
+            ("n=$(expr 2 \\* 0)", "expr returns 1"),
+        )
+    ),
+    *(
+        Bad("KIT406", HEAD + f"#SBATCH -a 1-8\nset -e\n{code}\npython t.py $n\n", 4, E, "in element 1 of the array")
+        for code in (
+            "let n=SLURM_ARRAY_TASK_ID-1",
+            "(( n = (SLURM_ARRAY_TASK_ID - 1) % 4 ))",
+            "n=$(expr $SLURM_ARRAY_TASK_ID / 4)",
+        )
+    ),
+    Bad("KIT406", HEAD + "set -e\ni=0\nfor s in 1 2; do\n (( i++ ))\ndone\npython t.py\n", 5, E, "i is 0"),
+    Bad("KIT406", HEAD + "set -eo pipefail\nn=$(cat l | grep nan | wc -l)\npython t.py\n", 3, W, "with pipefail"),
+    *(
+        Bad("KIT432", HEAD + f"{code}\npython t.py --resume $C\n", 2, E, "is the oldest file")
+        for code in (
+            "C=$(basename $(ls -t c/*.pt | tail -n 1))",
+            "C=$(ls -t c/*.pt |\n  tail -n 1)",
+            "latest() { ls -t c/*.pt | tail -n 1; }; C=$(latest)",
+        )
+    ),
+    *(
+        Bad("KIT432", HEAD + f"{code}\npython t.py\n", 2, W, "newest files")
+        for code in (
+            "ls -t c/*.pt | head -n 3 | xargs rm",
+            "ls -d c/* | sort -V | tail -3 | xargs -r rm -r",
+            "for f in $(ls -tr c | tail -n 2); do\n  echo\n  echo\n  rm c/$f\ndone",
+        )
+    ),
+    *(
+        Bad("KIT145", HEAD + f"N=3\nfor i in {words}; do python t.py $i; done\n", 3, E, "the loop runs once")
+        for words in ('"{0..3}"', "$(echo {0..$N})", '"$(echo {0..$N})"', '"$(seq 0 3)"', '"$(eval echo {0..$N})"')
+    ),
+    Bad("KIT212", FOUR + "cat hosts | tee /tmp/d/list\nsrun python t.py --d /tmp/d/list\n", 3, W, "first node"),
+    *(
+        Bad("KIT125", HEAD + f"{code}\npython t.py\n", 2, W, "the pipe ends the effect of module load")
+        for code in (
+            "{ module load cuda; source venv/bin/activate; } 2>&1 | tee log",
+            "setup() { module load cuda; }; setup | tee log",
+            "cat modules | while read m; do module load $m; done",
+        )
+    ),
+    *(
+        Bad("KIT512", GPUS + f"{code}\n", 3, W, "outside of the container of line 3")
+        for code in (
+            "srun apptainer exec --nv i.sif python -m pip install peft && srun python t.py",
+            "singularity exec --nv i.sif cd /work && torchrun t.py",
+            "srun --container-image=i pip install peft && cd src && srun python t.py",
+        )
+    ),
+    Bad("KIT505", GPUS + "apptainer exec --nv -C i.sif python src/t.py\n", 3, W, "does not see src/t.py"),
 ]
 
 GOOD = [
+    *(
+        (
+            "KIT207",
+            f"{ONE_A_NODE}r=0\n{loop}\n  ssh -n $h '{agent}' &\n  {count}\ndone{source}\nwait\n".replace("'", '"'),
+        )
+        for agent in ("cd /x && torchrun --nnodes=4 --node_rank=$r t.py",)
+        for loop, source in (("while read -r h; do", " < hosts"), ("for h in $(cat hosts); do", ""))
+        for count in ("((r++))", "r=$((r + 1))", "let r+=1")
+    ),
+    *(
+        ("KIT429", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n")
+        for code in (
+            "sbatch --dependency=afterok:$id b.sh --dependencies x",
+            "sbatch $OPTIONS --dependency=afterok:$id b.sh",
+            'sbatch "${options[@]}" --dependency=afterok:$id b.sh',
+            "sbatch -d afterok:$id --wrap 'python t.py'",
+            "sbatch -N 2 -d afterok:$id $HOME/b.sh",
+        )
+    ),
+    *(
+        ("KIT405", HEAD + code)
+        for code in (
+            "if srun python t.py; then :; else rc=$?; exit $rc; fi\n",
+            "if ! srun python t.py; then touch FAILED; rc=1; exit $rc; fi\n",
+            "if ! false || srun python t.py; then rc=$?; fi\n",
+            "if ! srun python t.py; then cd x; a=$?; fi\n",
+        )
+    ),
+    ("KIT401", GPUS + "for c in *.pt; do\n  srun python t.py $c || echo $c >> failed\ndone\npython collect.py\n"),
+    ("KIT125", HEAD + "{ module load cuda; source v/bin/activate; } > >(tee log) 2>&1\npython t.py\n"),
+    ("KIT125", HEAD + "{ module load cuda; python t.py; } 2>&1 | tee log\npython t.py --eval\n"),
+    ("KIT125", HEAD + "main() { module load cuda; python t.py; }\nmain | tee log\n"),
+    ("KIT125", "#!/bin/zsh\ncat modules | while read m; do module load $m; done\npython t.py\n"),
+    ("KIT512", GPUS + "apptainer exec i.sif pip install peft && apptainer exec --nv i.sif python t.py\n"),
+    ("KIT512", GPUS + "apptainer exec i.sif convert a b && python t.py\n"),
+    *(
+        ("KIT505", GPUS + f"{code}\n")
+        for code in (
+            "apptainer exec --nv i.sif python src/t.py",
+            "apptainer exec --nv -C --bind $PWD --pwd $PWD i.sif python t.py",
+            "apptainer exec --nv -C -H $PWD i.sif python t.py",
+            "apptainer exec --nv -C $OPTIONS i.sif python t.py",
+            "apptainer exec --nv -C i.sif python /opt/t.py",
+            "apptainer exec --nv -C i.sif bash -c 'cd /app && python t.py'",
+            "docker run --rm --gpus all image python t.py",
+        )
+    ),
+    *(
+        ("KIT406", HEAD + f"{head}\n{code}\npython t.py\n")
+        for head, code in (
+            ("set -e", "let i=1"),
+            ("set -e", "let i=0 || true"),
+            ("set -e", "i=0; ((i += 1)); ((i++))"),
+            ("set -e", "n=$(expr length $X)"),
+            ("set -e", "(( N > 0 ))"),
+            ("set -e", "for ((i = 0; i < 4; i++)); do python t.py; done"),
+            ("set -e", "n=$(grep nan l | wc -l)"),
+            ("set -e; set +e", "let i=0"),
+            ("set -eo pipefail", "n=$(nvidia-smi -L | grep GPU | wc -l)"),
+            ("set -eo pipefail", "n=$({ grep nan l || true; } | wc -l)"),
+            ("#SBATCH -a 1-8\nset -e", "n=$((SLURM_ARRAY_TASK_ID - 1)); let m=SLURM_ARRAY_TASK_ID%9"),
+        )
+    ),
+    *(
+        ("KIT432", HEAD + f"{code}\npython t.py\n")
+        for code in (
+            "ls -t c/*.pt | head -n 1 | xargs rm",
+            "ls -tr c/*.pt | head -n 3 | xargs rm",
+            "ls -t c | head -n 3 | xargs -I{} cp c/{} keep/",
+            "echo newest: $(basename $(ls -t c | tail -n 1))",
+        )
+    ),
+    ("KIT145", HEAD + 'N=3\nfor i in $(bash -c "echo {0..$N}") "$(seq 0 3)"; do python t.py $i; done\n'),
+    ("KIT145", HEAD + "for s in 'a-{00..12}.tar' 'b-{00..03}.tar'; do python t.py $s; done\n"),
+    *(
+        ("KIT413", HEAD + f"#SBATCH --requeue{mode}\n{code}\n")
+        for mode, code in (
+            *(
+                (" --open-mode=append", code)
+                for code in (
+                    "python t.py --resume > >(tee -a log) 2> >(tee --append err >&2)",
+                    "python t.py --resume &> >(cat >> log)",
+                    "python t.py --resume |& tee -ia log",
+                    "python t.py --resume | tee log -a",
+                    "python t.py --resume > >(logger -t job)",
+                    "python t.py --resume > >(awk '{print $1 > 2}' >> log)",
+                    "python t.py --resume | tee >(grep loss >> loss)",
+                    "{ python t.py --resume; } >> log 2>&1",
+                    "exec 9> lock; flock 9; python t.py --resume >&2",
+                )
+            ),
+            ("", "exec > >(tee -a log) 2>&1; python t.py --resume"),
+            ("", "exec &>> log; python t.py --resume"),
+            ("", "python t.py --resume |& tee -a log"),
+            ("", "srun --output=log --open-mode=append python t.py --resume"),
+            (" --output=/dev/null", "python t.py --resume >> log"),
+        )
+    ),
     ("KIT145", HEAD + "for i in d/{0..7}/$S {a..c}-${T} {$A,$B}/../x; do python t.py $i; done\n"),
     ("KIT145", HEAD + 'A=({0..3} "{0..$N}" {a,b}/$N/.. $(seq 0 $N))\nfor i in "${A[@]}"; do python t.py $i; done\n'),
     ("KIT202", ONE_A_NODE + "srun -N1 -n1 python train.py\ncat hosts | xargs -I{} ssh {} torchrun --nnodes=4 t.py\n"),
@@ -3257,8 +3443,8 @@ GOOD = [
     ("KIT402", HEAD + "podman run --rm -e A=-d img python t.py\necho done\n"),
     ("KIT501", HEAD + "set -x\nsource modules.env\npython t.py\n"),
     ("KIT134", HEAD + "M=2\ncat > a.yaml <<'E'\nsize: ${M}\nE\npython t.py\n"),
-    ("KIT145", GPUS + "python t.py --train-data '/data/{00000..01023}.tar' --lrs {1..3}\n"),
-    ("KIT145", GPUS + "python t.py --files {00000..00003}.npy\n"),
+    ("KIT146", GPUS + "python t.py --train-data '/data/{00000..01023}.tar' --lrs {1..3}\n"),
+    ("KIT146", GPUS + "python t.py --files {00000..00003}.npy\n"),
     ("KIT228", HEAD + "#SBATCH -a 1-9\nprintf -v N '%03d' $SLURM_ARRAY_TASK_ID\npython t.py $((10#$N + 7)) $N\n"),
     ("KIT505", GPUS + "apptainer exec --nv -B /l/d:/data:ro i.sif python t.py exp_manager.exp_dir=/data/imagenet\n"),
     ("KIT417", HEAD + "[ -f done ] && exit 0\nsbatch -d afterany:$SLURM_JOB_ID $0\npython t.py --resume auto\n"),
@@ -3292,7 +3478,7 @@ GOOD = [
     ("KIT402", HEAD + "set -e\nsrun python t.py &\nwait\n[ -f a/best.pt ]\npython train.py --init a/best.pt\n"),
     ("KIT402", HEAD + "set -e\n./dmon & m=$!\npython t.py & p=$!\nwait $p\nkill $m\nwait\npython train.py\n"),
     ("KIT220", HET + "srun --het-group=1 python t.py --het-group=4\n"),
-    ("KIT145", GPUS + "python t.py --shards a-{000..007}.tar\npython t.py b-{000..007}.tar\n"),
+    ("KIT146", GPUS + "python t.py --shards a-{000..007}.tar\npython t.py b-{000..007}.tar\n"),
     ("KIT145", HEAD + "for i in $(eval echo {0..$N}); do python t.py $i; done\n"),
     ("KIT145", HEAD + 'for i in {0..7} $(seq 0 $N) "{a..$b}" ${L[@]:0:2}; do python t.py $i; done\n'),
     ("KIT145", "#!/bin/zsh\nfor i in {0..$N}; do python t.py $i; done\n"),

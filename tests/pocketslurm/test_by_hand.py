@@ -12,6 +12,8 @@ import pytest
 from pocketslurm.queue.records import Job
 from tests.pocketslurm.conftest import Slurm, wait_for
 
+pytestmark = pytest.mark.waits
+
 FOLDER = Path(__file__).parent / "by_hand"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
 

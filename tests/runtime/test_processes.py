@@ -24,6 +24,8 @@ from hpc_kit.runtime.rendezvous import store
 from tests.preloaded import Preloaded
 from tests.runtime.launches import Environ, Step
 
+pytestmark = pytest.mark.waits
+
 NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 NUMBERS = itertools.count(os.getpid() * 1000 + 500)
 

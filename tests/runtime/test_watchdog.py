@@ -29,6 +29,8 @@ from tests import preloaded
 from tests.preloaded import Preloaded
 from tests.runtime.launches import Step
 
+pytestmark = pytest.mark.waits
+
 QUICK = """
 import os, signal, sys, time
 from hpc_kit.runtime import wait_sampler, watchdog

@@ -17,6 +17,8 @@ from hpc_kit.runs.history import read_history
 from hpc_kit.script.render import render
 from tests.pocketslurm.conftest import Slurm, wait_for
 
+pytestmark = pytest.mark.waits
+
 JUDGE = """#!/bin/bash
 verdict=verdict${SLURM_RESTART_COUNT:-0}
 [[ $* = *preflight_rank* ]] || [ ! -e "$verdict" ] || cp "$verdict" "$HPC_KIT_RUN/preflight/excluded"

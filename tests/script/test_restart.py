@@ -14,6 +14,8 @@ from hpc_kit.runtime.stack_comparison import compare_stacks
 from hpc_kit.script.render import render
 from tests.pocketslurm.conftest import Slurm, wait_for
 
+pytestmark = pytest.mark.waits
+
 PROGRAM = """import os, pathlib, signal, sys, time
 
 rank, folder = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))), pathlib.Path("saved")

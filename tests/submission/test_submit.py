@@ -381,7 +381,7 @@ def test_a_huge_patch_is_omitted_with_a_note(slurm: FakeSlurm, project: Path, mo
     (project / "train.py").write_text("")
     git(project, "add", "train.py")
     git(project, "commit", "-qm", "first")
-    (project / "train.py").write_text("line\n" * 100_000)
+    (project / "train.py").write_text("line\n" * 1_000)
     kept = record_of(submit("job", "fake").run.folder)["git"]
     assert (kept["dirty"], kept["patch"]) == (None, None)
     assert "more than 1000 bytes" in kept["note"]

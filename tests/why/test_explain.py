@@ -2068,6 +2068,16 @@ def test_a_rank_that_validates_while_the_remaining_ones_train(tmp_path: Path) ->
     assert (verdict.class_, verdict.rank) == ("uneven-inputs", 3)
 
 
+def test_a_line_of_an_epoch_behind_many_losses_that_are_nan_is_no_finite_loss(tmp_path: Path) -> None:
+    epochs = [
+        "".join(f"step {step} loss {loss}\n" for step in range(60)) + f"epoch {number} done, saved last.pt\n"
+        for number, loss in enumerate(["2.1", "nan", "nan"])
+    ]
+    assert why(tmp_path, job_log="".join(epochs) + "wrote sample.wav\n", sacct_txt=COMPLETED).class_ == "nan"
+    epochs.append("".join(f"step {step} loss 2.1\n" for step in range(10)))
+    assert why(tmp_path, job_log="".join(epochs), sacct_txt=COMPLETED).class_ == "no-failure"
+
+
 @pytest.mark.parametrize(("end", "class_"), [("val loss: nan\ndone.\n", "nan"), ("step 9 loss 2.1\n", "no-failure")])
 def test_a_loss_that_stays_nan_to_the_end_of_a_completed_job(tmp_path: Path, end: str, class_: str) -> None:
     log = STEPS + "".join(f"step {step} loss nan\n" for step in range(9, 20)) + end

@@ -12,6 +12,8 @@ from hpc_kit.check.rules import (
     cpus,
     devices,
     environment,
+    errexit,
+    file_lists,
     files,
     frameworks,
     job_end,
@@ -37,7 +39,7 @@ from hpc_kit.check.rules.ignored import drop_ignored
 _MODULES = (
     job_options, log_files, resources, launch_line, steps, agents, frameworks, counts, cpus, parallelism, arrays,
     rendezvous, ports, network_interfaces, devices, set_up, variables, environment, secrets, files, containers,
-    commands, job_end, signals, restarts,
+    file_lists, commands, job_end, errexit, signals, restarts,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(

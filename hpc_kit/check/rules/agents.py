@@ -181,8 +181,10 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None and rank.number is not None and _is_same_in_loop(script, launch):
         return f"each pass of the loop starts an agent with {option}={rank.text}", "count the nodes in the loop", None
-    # KIT203 reports several agents on a node.
-    if not size.has_several_nodes or size.tasks_per_node != 1:
+    loop = launch.command.around(*LOOPS)
+    # The rank may be what a loop counts. KIT203 reports several agents on a node.
+    counts = loop is not None and launch.command.syntax.variables & (script.changed_in(loop) - {loop.name})
+    if counts or not size.has_several_nodes or size.tasks_per_node != 1:
         return None
     if rank is not None:
         # With one task on each node, SLURM_LOCALID is 0 everywhere.

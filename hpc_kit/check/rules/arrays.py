@@ -42,13 +42,13 @@ def parse_array(text: str) -> ArrayRange | None:
     return ArrayRange(tuple(indexes), int(limit) if limit.isdigit() else None) if indexes else None
 
 
-def _array_of(script: BatchScript) -> ArrayRange | None:
+def array_of(script: BatchScript) -> ArrayRange | None:
     """Return the array of a job with several elements."""
     array = parse_array(script.options.get("array", ""))
     return array if array is not None and len(array.indexes) > 1 else None
 
 
-class _Index:
+class ArrayIndex:
     """Computes subscripts that depend on the index of the array."""
 
     def __init__(self, script: BatchScript) -> None:
@@ -126,10 +126,10 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     Fix: `--array=0-3` for a list of four; `--array=1-N` for the lines of a file.
     Documented: sbatch(1), --array; bash(1), Arrays.
     """
-    array, directive = _array_of(script), script.directive("array")
+    array, directive = array_of(script), script.directive("array")
     if array is None or directive is None:
         return
-    index = _Index(script)
+    index = ArrayIndex(script)
     # `read -a NAME` and `mapfile NAME` make lists of any length.
     reading = (step for step in script.commands if step.name in {"mapfile", "read", "readarray"})
     seen = {text for step in reading for text in step.texts[1:]}
@@ -181,7 +181,7 @@ def _outside_list(script: BatchScript, name: str, elements: range, selected: dic
     return f"index {below[0]} selects an element from the end of {name}: bash counts from 0" if below else None
 
 
-def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
+def _line_zero(script: BatchScript, index: ArrayIndex, high: int, line_of_array: int) -> Iterator[Problem]:
     """Find a `sed`, `awk` or `head` that gets 0 as the number of a line in the first element of the array."""
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
     for number, line in [*script.command_lines, *((step.line, step.text) for step in inside)]:
@@ -202,7 +202,7 @@ class _Selection(NamedTuple):
 
 
 def _combinations_left(
-    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection], reported: set[str]
+    index: ArrayIndex, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection], reported: set[str]
 ) -> Iterator[Problem]:
     """Find combinations from several lists that no index selects."""
 
@@ -237,10 +237,10 @@ def _combinations_left(
         yield Problem(directive, f"{what} them", f"write --array={low}-{high + missed}", certain=False)
 
 
-def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
+def _branches_left(script: BatchScript, index: ArrayIndex, array: ArrayRange) -> Iterator[Problem]:
     """Find a `case` on the index that has a branch for many elements of the array, but not for all."""
     for compound in script.compounds("case"):
-        subject, *patterns = compound.words or ("",)
+        subject, *patterns = compound.texts or ("",)
         if not index.depends(subject) or any("$" in pattern or "(" in pattern for pattern in patterns):
             continue
         values = [index.compute(subject, each) for each in array.indexes]
@@ -303,7 +303,7 @@ def unused_index(script: BatchScript) -> Iterator[Problem]:
     Fix: pass it on: `--seed "$SLURM_ARRAY_TASK_ID"`. For a chain of equal jobs, write `--array=1-10%1`.
     Documented: slurm.schedmd.com/job_array.html.
     """
-    array, directive = _array_of(script), script.directive("array")
+    array, directive = array_of(script), script.directive("array")
     if array is None or directive is None or array.at_once == 1 or script.sources_files:
         return
     # A message in the log with the index changes nothing. The output of a function or block may go elsewhere.
@@ -346,7 +346,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
     Documented: slurm.schedmd.com/job_array.html.
     """
-    array, directive = _array_of(script), script.directive("array")
+    array, directive = array_of(script), script.directive("array")
     if array is None or directive is None or array.at_once == 1:
         return
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
@@ -374,7 +374,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         elif folder is not None and folder.text and not names_run and not differs_between_elements(folder.text):
             what = f"all elements of the array save their results in {folder.text}"
             yield Problem(_option_word(launch, folder), what, remedy, (directive.line, folder.line))
-        for output in overwritten_files(launch):
+        for output in overwritten_files(launch.inner_command):
             own = moves and not (output.literal or "").startswith("/")
             if output.literal and not output.literal.startswith("/dev/") and not own:
                 what = f"all elements of the array overwrite {output.literal}"
@@ -429,7 +429,7 @@ def concurrent_installation(script: BatchScript) -> Iterator[Problem]:
     Fix: install before you submit the job; or create an environment in `$TMPDIR` for each element.
     Documented: pip.pypa.io/en/stable/cli/pip_install; slurm.schedmd.com/job_array.html.
     """
-    array = _array_of(script)
+    array = array_of(script)
     if array is None or array.at_once == 1 or script.sources_files or _OWN_ENVIRONMENT.search(script.code):
         return
     if re.search(r"TMPDIR|PYTHONUSERBASE|writable-tmpfs|--container|docker|\bcd\s[^\n]*(ARRAY|JOB_ID)", script.code):

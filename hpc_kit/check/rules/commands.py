@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, program_of, simple_commands, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, parse, program_of, simple_commands, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -18,6 +18,7 @@ from hpc_kit.check.rules.steps import never_ends
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.getopt import GetoptError, parse_options
 from hpc_kit.slurm.option_values import parse_dependency
 
 
@@ -201,7 +202,7 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
             branch = re.search(r"(?:\A|;;|\bin)\s*\(?([A-Za-z])\)[^;]*\Z", before)
             choice = other.around("case")
             # The branches of another `case` are no options.
-            is_option = choice is not None and option in choice.words[0] and loop in other.compounds
+            is_option = choice is not None and option in choice.texts[0] and loop in other.compounds
             if branch and is_option and re.search(rf"{branch[1]}(?!:)", letters):
                 what = f"getopts {letters!r} gives -{branch[1]} no value: OPTARG is empty here"
                 remedy = f"write {letters.replace(branch[1], f'{branch[1]}:')!r}"
@@ -390,7 +391,7 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
 
 def _reads(step: TracedCommand, name: str) -> bool:
     parts = with_nested_parts(step.syntax.parts)
-    loops = [word for compound in step.compounds if compound.kind == "for" for word in compound.words]
+    loops = [word for compound in step.compounds if compound.kind == "for" for word in compound.texts]
     words = any(re.search(rf"\$\{{?{name}\b", word) for word in loops)
     return words or any(part.kind == "variable" and part.text == name for part in parts)
 
@@ -436,12 +437,14 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
     `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
+    Behind the name of the script, --dependency is an argument of that script: the job starts at once.
 
-    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element; `afterok:$a:$b` for two jobs; one name for
-    all jobs of a chain.
+    Fix: options before the name of the script; `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element;
+    `afterok:$a:$b` for two jobs; one name for all jobs of a chain.
     Documented: sbatch(1), --parsable and --dependency.
     """
     yield from _malformed_dependency(script)
+    yield from _ignored_dependency(script)
     yield from _unordered_jobs(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
@@ -484,6 +487,27 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
 
 
+def _ignored_dependency(script: BatchScript) -> Iterator[Problem]:
+    """Find a --dependency behind the name of the script that sbatch submits."""
+    for step in script.commands if "sbatch" in script.code else ():
+        found = [(step.syntax, step.line)] if step.name == "sbatch" else []
+        for part in step.substitutions:
+            found += [(each, part.origin.line + each.line - 1) for each in simple_commands(parse(part.text).block)]
+        for command, line in found:
+            if program_of(command) != "sbatch":
+                continue
+            try:
+                _, rest = parse_options([word.raw for word in command.words[1:]])
+            except GetoptError:
+                continue
+            # `sbatch $OPTIONS --dependency=... FILE`: a variable may contain options.
+            is_file = rest and re.search(r"\w", re.sub(r"\$\{[^}]*\}|\$\w+|\$\(.*", "", rest[0]))
+            given = next((word for word in rest[1:] if re.match(r"--dependency(=|$)|-dafter", word)), None)
+            if is_file and given is not None:
+                what = f"{given.partition('=')[0]} is an argument of {rest[0]}, not an option of sbatch: nothing waits"
+                yield Problem(Origin(line), what, f"write sbatch {given} {rest[0]}", (step.line,), certain=True)
+
+
 _NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
 
 
@@ -503,7 +527,7 @@ def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
             is_name = other is step or named & {each.name for each in other.syntax.assignments}
             parts += () if is_name or other.name in {"echo", "printf"} or other.in_condition() else other.syntax.parts
         used = {*re.findall(r"\w+", rest), *(part.text for part in (*parts, *(step.syntax.document or ())))}
-        counts = all(re.fullmatch(r"\d+|\{\d+\.\.\d+\}|\"?\$\(\s*seq\b.*", word) for word in loop.words)
+        counts = all(re.fullmatch(r"\d+|\{\d+\.\.\d+\}|\"?\$\(\s*seq\b.*", word) for word in loop.texts)
         if counts and named & changed and not used & changed:
             what = f"singleton waits for jobs of the same name, but each has its own, {name[1]}: all run side by side"
             yield Problem(step, what, "give all jobs of the chain one name", (step.line,), certain=False)

@@ -165,6 +165,39 @@ def _called_outside(step: TracedCommand) -> str | None:
     return next((call[1] for call in calls if call), None)
 
 
+@rule("KIT512", "warning")
+def outside_of_container(script: BatchScript) -> Iterator[Problem]:
+    """The container ends before the training: only the first command of a line runs in it.
+
+    In `apptainer exec image.sif pip install peft && python train.py`, the `&&` is that of the shell outside. The
+    training runs on the host, without the packages of the image.
+
+    Fix: `apptainer exec image.sif bash -c 'pip install peft && python train.py'`.
+    Documented: bash(1), Lists; apptainer.org/docs, "apptainer exec".
+    """
+    for launch in script.training:
+        chain = launch.command.position.chain
+        if set(chain.operators) != {"&&"} or container_of(launch) is not None or launch.program.kind != "python":
+            continue
+        for first in script.launch_lines:
+            place, container = first.command.position, container_of(first)
+            before = place.chain is chain and place.chain_index < launch.command.position.chain_index
+            if before and container is not None and _PREPARES.search(_inside(first, container)):
+                what = f"this runs outside of the container of line {first.line}, which ends before the &&"
+                remedy = "write bash -c '... && ...' behind the image"
+                yield Problem(launch.stages[0], what, remedy, (first.line, launch.line))
+                break
+
+
+def _inside(launch: LaunchLine, container: Container) -> str:
+    """Return the command that runs in a container, as one text."""
+    if launch.program is not container.stage:
+        return launch.program.text
+    return " ".join(container.stage.texts[container.image + 1 :])
+
+
+_PREPARES = re.compile(r"\A(\S*/)?(pip3?|(python\S*|uv)( -m)? pip|conda|mamba) install\b|\A(cd|source|export|\.)\s")
+
 _HOST_PATH = re.compile(
     r"/(lustre|scratch|projects?|data|datasets|gpfs|mnt|fsx|nfs|shared|work|home|users|cfs|beegfs|p)(/|\Z)"
 )
@@ -175,11 +208,11 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
     """A path of the command is not mounted in the container, or mounted without the right to write.
 
     pyxis and enroot mount no folder of the host by themselves. apptainer and singularity mount $HOME, the current
-    folder and /tmp, and with --contain nothing but --bind. Further folders such as /scratch need --bind, unless the
-    site adds them to apptainer.conf. The program ends with "No such file or directory". What it writes to a folder of
-    the image, such as `--output-dir /out` without a mount at /out, vanishes with the container. With `--bind
-    /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system"). A space behind a comma ends the list of
-    mounts: the launcher takes the next mount for its program.
+    folder and /tmp, and with --contain or -C nothing but --bind: not even the current folder. Further folders such as
+    /scratch need --bind, unless the site adds them to apptainer.conf. The program ends with "No such file or
+    directory". What it writes to a folder of the image, such as `--output-dir /out` without a mount at /out, vanishes
+    with the container. With `--bind /ckpt:/ckpt:ro`, saving a checkpoint there fails ("Read-only file system"). A space
+    behind a comma ends the list of mounts: the launcher takes the next mount for its program.
 
     Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`; without `:ro` where the program writes.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
@@ -233,7 +266,7 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
     """Find an option for results whose folder is mounted read-only."""
     for launch in script.launch_lines:
         container = container_of(launch)
-        written = _WRITTEN if launch.is_named_training and not launch.is_no_training else _SURELY_WRITTEN
+        written = _WRITTEN if launch.is_named_training and not launch.is_auxiliary else _SURELY_WRITTEN
         if container is None or not container.read_only:
             continue
         for option, word in launch.option_values():
@@ -241,7 +274,7 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
             is_written = written.search(option) or (
-                not launch.is_no_training and _OF_RESULTS.search(word.text.removeprefix(folder))
+                not launch.is_auxiliary and _OF_RESULTS.search(word.text.removeprefix(folder))
             )
             if folder in container.read_only and _RESULT.match(option) and is_written:
                 what = f"{folder} is mounted read-only, but the program writes to {word.text}"
@@ -272,6 +305,15 @@ def _unseen_path(script: BatchScript, launch: LaunchLine, container: Container) 
         re.search(r"tmp|local|scratch|nvme|ssd|raid|disk|jobfs|/work", each) for each in container.destinations
     )
     binds_disk = binds_disk or launch.inner_command is not launch.command
+    file = launch.file
+    moves = container.has("--pwd", "--cwd", "-W", "--workdir", "-H", "--home", "--app")
+    # With --contain, apptainer does not mount the current folder either.
+    alone = container.image and container.is_isolated and not (container.binds or moves)
+    relative = file is not None and re.match(r"(\./)?[\w-]+(/[\w.-]+)*\.py\Z", file.text)
+    if alone and relative and file is not None and launch.inner_command is launch.command:
+        what = f"the container does not see {file.text}: --contain hides the current folder"
+        yield Problem(file, what, 'add --bind "$PWD" --pwd "$PWD"', (launch.line,))
+        return
     for word in launch.program.words:
         path = word.text.rpartition("=")[2]
         in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)

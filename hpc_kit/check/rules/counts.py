@@ -375,7 +375,7 @@ def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
     """Find arithmetic with a number that has leading zeros."""
     padded = {each.name: each.value.line for each in script.written_assignments if _PADDED.fullmatch(each.value.raw)}
     padded |= {match[1]: step.line for step in script.batch_commands if (match := _PRINTED.match(step.text))}
-    padded |= {loop.name: loop.line for loop in script.compounds("for") if any(map(_PADDED.fullmatch, loop.words))}
+    padded |= {loop.name: loop.line for loop in script.compounds("for") if any(map(_PADDED.fullmatch, loop.texts))}
     # A second assignment may remove the zeros.
     several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}
     for part in script.parts if padded.keys() - several else ():

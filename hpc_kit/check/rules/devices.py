@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
@@ -140,11 +140,11 @@ def _numbers_of(script: BatchScript, each: TracedAssignment) -> set[int]:
         count = re.search(
             rf"\(\( *{name} *= *0; *{name} *< *(\d+); *({name}\+\+|\+\+{name})", script.lines[loop.line - 1]
         )
-        text = ",".join(_loop_words(script, (f"$(seq 0 {int(count[1]) - 1})",) if count is not None else loop.words))
+        text = ",".join(_loop_words(script, (f"$(seq 0 {int(count[1]) - 1})",) if count is not None else loop.texts))
     return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
 
 
-def _loop_words(script: BatchScript, words: tuple[str, ...]) -> Iterator[str]:
+def _loop_words(script: BatchScript, words: Iterable[str]) -> Iterator[str]:
     """Yield the words of a `for` loop; ranges such as `{0..3}`, `$(seq 0 3)` and `${!LIST[@]}` one by one."""
     for word in words:
         listed = re.fullmatch(r"\"?\$\{!(\w+)\[@\]\}\"?", word)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from hpc_kit.check.bash_syntax import written_files
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import plain_path
@@ -75,11 +76,10 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
 
 
 def _written_file(script: BatchScript, step: TracedCommand) -> str | None:
-    """Return the node-local file that a command of the batch shell writes with `>`, or that a server gets."""
-    output = step.syntax.output
-    path = plain_path(script.resolve(output.unquoted)) if output is not None else ""
+    """Return the node-local file that a command of the batch shell writes, or that a server gets."""
     served = step.texts[1:] if step.in_background and step.name != "srun" else []
-    paths = [path, *(plain_path(text.rpartition("=")[2]) for text in served)]
+    paths = [plain_path(script.resolve(file.name.unquoted)) for file in written_files(step.syntax)]
+    paths += [plain_path(text.rpartition("=")[2]) for text in served]
     return next((path for path in paths if (disk := OWN_DISK.match(path)) and len(path) > disk.end() + 1), None)
 
 

@@ -26,7 +26,6 @@ from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import COPIES
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.check.text_edits import Edit
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
@@ -80,7 +79,7 @@ class ExitStatusFlow(NamedTuple):
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
-    reports = bool(training) and training[-1].is_no_training and not all(launch.is_no_training for launch in training)
+    reports = bool(training) and training[-1].is_auxiliary and not all(launch.is_auxiliary for launch in training)
     if not training or script.unread_part or reports:
         return None
     step = training[-1].command
@@ -232,13 +231,14 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
     """Find launches under srun or an agent, before the last training, whose failure has no effect: `|| echo failed`."""
     for launch in script.training[:-1]:
         place = launch.command.position
-        starts = launch.multiplier or launch.agent or (launch.is_named_training and script.training[-1].is_no_training)
+        starts = launch.multiplier or launch.agent or (launch.is_named_training and script.training[-1].is_auxiliary)
         if not starts or launch.command.in_task or place.chain_index:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
-        name = program_of(place.chain.pipelines[1].commands[-1])
-        if name in _PRINTS and not script.has_reason(launch.line, named=True):
+        handler = place.chain.pipelines[1].commands[-1]
+        name, is_recorded = program_of(handler), any(each.is_file for each in handler.redirections)
+        if name in _PRINTS and not is_recorded and not script.has_reason(launch.line, named=True):
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
@@ -582,15 +582,17 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     `$?` is the status of the command just before it. After an `echo` or a `date`, it is theirs, which is 0: a failed
     training is a COMPLETED job. `local` and `export` have a status of their own, too: after `local out=$(convert)`, a
     test of `$?` never sees a failure of `convert`. PIPESTATUS is replaced by the next command. After `set -e`, a
-    failure ends the script before the line that reads `$?`: a requeue that depends on the status never happens.
+    failure ends the script before the line that reads `$?`: a requeue that depends on the status never happens. In
+    `if ! srun ...; then status=$?`, the status is that of the `!`, which is 0 there.
 
-    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`; `local out;
-    out=$(convert)` in two commands.
+    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`; `if srun ...;
+    then :; else status=$?`; `local out; out=$(convert)` in two commands.
     Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
     flow = trace_exit_status(script)
     if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
         yield from _status_after_errexit(flow)
+    yield from _status_of_negation(script)
     for step in script.commands if re.search(r"\$\{?(\?|PIPESTATUS)", script.code) else ():
         before, reader = _neighbours(step.position)
         if reader is None:
@@ -644,9 +646,21 @@ def _neighbours(place: BlockPosition) -> tuple[Block, Command | None]:
 def _reads(command: Command, name: str) -> bool:
     """Tell whether a command, a `case` or a test uses a variable such as `$?` for more than a message."""
     if isinstance(command, CompoundCommand):
-        used = command.words[:1] if command.kind in {"test", "arithmetic", "case"} else ()
+        used = [command.expression, *(command.texts[:1] if command.kind == "case" else ())]
         return any(re.search(rf"\$\{{?{re.escape(name)}", text) for text in used)
     return program_of(command) not in _PRINTS and any(part.text == name for part in command.parts)
+
+
+def _status_of_negation(script: BatchScript) -> Iterator[Problem]:
+    """Find `if ! COMMAND; then status=$?`, and the same with `while`."""
+    for compound in (each for kind in ("if", "while") for each in script.compounds(kind)):
+        for (role, condition), (_, branch) in pairwise(compound.bodies):
+            if role != "condition" or not condition or not branch or not condition[-1].chain.pipelines[-1].negated:
+                continue
+            reader, line = branch[0].chain.pipelines[0].commands[0], condition[-1].line
+            if _reads(reader, "?"):
+                what = f"$? is the status of the ! in line {line}, which is 0 here, not of the command behind the !"
+                yield Problem(Origin(reader.line), what, "write COMMAND || status=$?, and test the status", (line,))
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -719,86 +733,3 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
         remedy = "write set -eo pipefail at the top"
         yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
-
-
-_COUNTS_UP = re.compile(
-    r"(?:\A|;|\bdo\b|\bthen\b)\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)"
-)
-
-
-@rule("KIT406")
-def count_ends_script(script: BatchScript) -> Iterator[Problem]:
-    """`((i++))` or `read -d ''` under `set -e`: the command returns 1 although nothing is wrong.
-
-    An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
-    first count ends the script, after the first step of a loop. `read -d ''` reads to the end of its input, and returns
-    1 there. `n=$(grep -c PATTERN FILE)` returns 1 if the count is 0 (a warning). With pipefail, `last=$(ls *.pt | tail
-    -n 1)` fails at the first start, when there is no file yet.
-
-    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
-    Documented: bash(1), Compound Commands, read and set -e; grep(1), Exit Status.
-    """
-    yield from _nothing_found(script)
-    for step in script.batch_commands:
-        whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
-        # A list of `find -print0` or in /proc has the end that `read -d ''` looks for.
-        read = step.syntax.input
-        text = step.syntax.document is not None or (read is not None and not read.raw.startswith(("<(", "/proc/")))
-        used = step.position.is_chained or step.position.pipeline.negated or step.in_condition()
-        if whole and step.errexit and text and not used:
-            what = "read -d '' returns 1 at the end of its input, and set -e ends the script"
-            yield Problem(step, what, "write || true behind it", (step.options["errexit"],))
-    for number, line in script.command_lines:
-        match = _COUNTS_UP.search(line)
-        if match is None:
-            continue
-        # `((i++))` is no command of the trace: take the options of the shell from the command before it.
-        near = max((step for step in script.commands if step.line < number), key=lambda step: step.line, default=None)
-        if near is None or not near.errexit or near.in_task:
-            continue
-        name = match[1] or match[2]
-        before = [each for each in script.assignments_of(name) if each.line < number]
-        if before and before[-1].value.text == "0":
-            what = f"the first time, this returns 1, and set -e ends the script: {name} is 0"
-            edits = (Edit(number, line.index(f"{name}++") + 1, f"{name}++", f"++{name}"),)
-            yield Problem(Origin(number), what, f"write {name}=$(({name} + 1))", (before[-1].line,), edits=edits)
-
-
-def _nothing_found(script: BatchScript) -> Iterator[Problem]:
-    """Find `n=$(grep -c ...)` and `last=$(ls *.pt | tail -n 1)`, which fail if there is nothing to count or to list."""
-    for step in script.batch_commands:
-        if step.words or not step.errexit or step.position.is_chained or step.in_condition():
-            continue
-        for part in (part for part in step.substitutions if re.search(r"\b(grep|ls)\b", part.text)):
-            # A condition around it may have found the files, and a training before it has written them.
-            sure = step.is_conditional or any(script.is_before(launch.command, step) for launch in script.training)
-            allowed = not sure and any(_goes_on_without(script.code, each.name) for each in step.syntax.assignments)
-            block = parse(part.text).block
-            # The status of the pipe is that of its last command, and with pipefail that of any.
-            plain = len(block) == 1 and len(block[0].chain.pipelines) == 1
-            commands = block[0].chain.pipelines[0].commands[0 if step.pipefail else -1 :] if plain else ()
-            for command in (each for each in commands if isinstance(each, SimpleCommand)):
-                name, words = program_of(command), [word.raw for word in command.words[1:]]
-                counts = name == "grep" and any(re.match(r"-\w*c|--count", word) for word in words)
-                finds = name == "grep" or (name == "ls" and any(re.search(r"[*?]", word) for word in words))
-                # `ls *.yaml | sed -n "${N}p"` selects one of many.
-                finds = finds and not re.search(r"\b(sed|awk|head|tail)\b[^|]*\$\{?[A-Za-z_]", part.text)
-                if counts or (finds and allowed and "nullglob" not in script.code):
-                    fails = f"grep{' -c' * counts} returns 1 if no line matches"
-                    fails = fails if name == "grep" else "ls returns 2 if there is no file yet"
-                    what, lines = f"{fails}, and set -e ends the script without a message", (step.options["errexit"],)
-                    yield Problem(part.origin, what, "write || true behind it", lines, certain=not counts)
-
-
-def _goes_on_without(code: str, name: str) -> bool:
-    """Tell whether a script allows for an empty variable: it has a default, or a test that ends nothing."""
-    value = rf"\"?\$\{{?{name}(?::?-)?\}}?\"?"
-    test = rf"(?m)^.*(?:\[|\btest)\s+(?:!\s+)?(?:-[zndefrs]\s+{value}|{value}\s*(?:\]|[!=]=?\s*\"\"))"
-    for found in re.finditer(test, code):
-        # What depends on the test ends with `fi`, with `}` or with its line.
-        line = code[found.start() :].partition("\n")[0]
-        last = r"\bfi\b" if re.search(r"\bif\b", line) else r"\n\s*\}" if line.endswith("{") else "\n"
-        text = re.split(last, code[found.start() :])[0]
-        if not re.search(r"\b(exit|return|die|fail\w*|abort|err\w*|fatal|bail|usage|panic)\b", text):
-            return True
-    return re.search(rf"\$\{{{name}:?(\+|[-=][^}}])", code) is not None

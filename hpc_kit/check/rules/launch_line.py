@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, written_files
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.expansion import TaskVariableUse, plain_path
@@ -254,7 +254,6 @@ def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStag
         yield Problem(agent, what, "name the hosts with --hostfile", (script.line_of("nodes"), launch.line))
 
 
-_WRITES = re.compile(r"(?:(?<![0-9&])>>?\|?|\btee\b(?:\s+-a)?)\s*([^\s;&|)<>]+)")
 _HOST_OPTIONS = ("hostfile", "H", "machinefile")
 
 
@@ -269,9 +268,10 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
     Documented: www.deepspeed.ai/getting-started, "Resource Configuration"; deepspeedai/DeepSpeed issue 5221.
     """
     written = [
-        (number, _plain_path(script.resolve(match[1].strip("\"'"))))
-        for number, line in script.code_lines
-        for match in _WRITES.finditer(line)
+        (file.name.line, _plain_path(script.resolve(file.name.unquoted)))
+        for use in script.pipelines
+        for command in use.pipeline.commands
+        for file in written_files(command)
     ]
     hosts = [
         (number, path)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of
+from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of, written_files
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LOOPS, LaunchLine
-from hpc_kit.check.programs import NO_TRAINING
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
+from hpc_kit.check.programs import AUXILIARY_NAME
 from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -46,17 +46,47 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
     place = _requeues(script)
     if place is None or _skips_finished_work(script):
         return
-    if script.options.get("open-mode", "truncate").startswith("t"):
+    steps = [*filter(_redirects_shell, script.batch_commands), *(launch.inner_command for launch in script.training)]
+    if script.options.get("open-mode", "truncate").startswith("t") and not _keeps_output(script, steps):
         what = "the log is overwritten when the job starts again"
         last, mode = max((each.line for each in script.directives.lines), default=1), script.directive("open-mode")
         edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if mode is None else ()
         remedy, lines = "write #SBATCH --open-mode=append", (place.line, script.line_of("output"))
         yield Problem(mode or place, what, remedy, lines, edits=edits)
-    for launch in script.training:
-        for file in overwritten_files(launch):
+    for step in steps:
+        for file in overwritten_files(step):
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", script.resolve(file.raw)):
                 what = f"{file.raw} is overwritten when the job starts again"
-                yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
+                yield Problem(file, what, "write >> or tee -a", (step.line, place.line))
+
+
+def _redirects_shell(step: TracedCommand) -> bool:
+    """Tell whether a command gives the script itself another output: `exec >FILE`, but not `exec 9>FILE`."""
+    outputs = [each.descriptor in {"", "1", "2"} for each in step.syntax.redirections if ">" in each.operator]
+    return step.texts == ["exec"] and bool(outputs) and all(outputs)
+
+
+def _keeps_output(script: BatchScript, steps: list[TracedCommand]) -> bool:
+    """Tell whether the log is no loss: it is /dev/null, or a file of its own keeps the output and errors of all."""
+    if {script.options.get("output", ""), script.options.get("error", "/dev/null")} == {"/dev/null"}:
+        return True
+    kept = {id(step) for step in steps if _appends_all(step)}
+    kept |= {id(each.inner_command) for each in script.training if _appends_step(each.multiplier)}
+    shell = any(id(step) in kept and not step.is_conditional for step in steps if _redirects_shell(step))
+    return shell or (bool(script.training) and all(id(launch.inner_command) in kept for launch in script.training))
+
+
+def _appends_all(step: TracedCommand) -> bool:
+    """Tell whether all that a command prints, also as an error, goes to the end of a file."""
+    redirections = [each for command in step.receivers for each in command.redirections]
+    files = [each.appends for command in step.receivers for each in written_files(command)]
+    return bool(files) and all(files) and any(each.takes_errors for each in redirections)
+
+
+def _appends_step(srun: LaunchStage | None) -> bool:
+    """Tell whether srun itself writes to the end of a file: `--output=FILE --open-mode=append`."""
+    mode = srun.option("open-mode") if srun is not None and srun.option("output") is not None else None
+    return mode is not None and mode.text.startswith("a")
 
 
 def _skips_finished_work(script: BatchScript) -> bool:
@@ -72,15 +102,10 @@ def _skips_finished_work(script: BatchScript) -> bool:
     return False
 
 
-def overwritten_files(launch: LaunchLine) -> list[Word]:
-    """Return the files of `>` and `tee` that a launch line overwrites."""
-    output = launch.command.syntax.output
-    files = [output] if output is not None else []
-    for command in launch.command.position.piped_to:
-        if isinstance(command, SimpleCommand) and program_of(command) == "tee":
-            appends = any((word.plain or "").startswith("-a") for word in command.words)
-            files += command.words[1:2] if not appends else ()
-    return files
+def overwritten_files(step: TracedCommand) -> list[Word]:
+    """Return the files that get the output of a command, and lose what they contain."""
+    files = [each for command in step.receivers for each in written_files(command)]
+    return [each.name for each in files if not each.appends]
 
 
 _RESUMES = re.compile(
@@ -134,7 +159,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             return
     for launch in training:
         saved = [word for option, word in launch.option_values() if _SAVES.search(option) and _DATE in word.text]
-        loaded = [word for option, word in launch.option_values() if _LOADS.search(option)]
+        loaded = [word for option, word in launch.option_values() if LOADS.search(option)]
         if saved and all(_DATE in word.text for word in loaded):
             what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
             yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
@@ -152,7 +177,7 @@ def _mentions_no_resume(script: BatchScript) -> bool:
     # Another program may resume by itself, and a shell script may contain the option.
     known = all(launch.program.kind == "python" for launch in script.training)
     # The second start of another program than a training mostly has nothing to resume.
-    known = known and not all(launch.is_no_training for launch in script.training)
+    known = known and not all(launch.is_auxiliary for launch in script.training)
     trainer = any(re.match(r"[-+]*trainer\.", text) for launch in script.training for text in launch.program.texts)
     by_itself = trainer and "signal" in script.options
     return known and not by_itself and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
@@ -184,14 +209,14 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     chain += [
         number
         for number, text in script.comment_lines
-        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not NO_TRAINING.match(job[0])
+        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not AUXILIARY_NAME.match(job[0])
     ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())
-        loaded = [word.text for option, word in values if _LOADS.search(option)]
+        loaded = [word.text for option, word in values if LOADS.search(option)]
         # A path without the id of this job names the checkpoint of the job before.
         automatic = loaded and all("SLURM_JOB_ID" in text or not re.search(r"[/$]", text) for text in loaded)
-        saved = [word for option, word in values if _FOLDER.search(option) and not _LOADS.search(word.text)]
+        saved = [word for option, word in values if _FOLDER.search(option) and not LOADS.search(word.text)]
         # Another folder, whose name stays the same, may contain the checkpoints.
         own = saved and all("SLURM_JOB_ID" in word.text for word in saved)
         # A link may have the same name in all jobs, and a variable the id of the first one.
@@ -213,18 +238,17 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
         (match, word)
         for launch in script.training
         for option, word in launch.option_values()
-        if (match := _NEWEST.match(word.text)) and not _LOADS.search(option)
+        if (match := _NEWEST.match(word.text)) and not LOADS.search(option)
     ]
-    copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
-    for number, line in script.command_lines if saved and not copies else ():
-        for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
-            match = _NEWEST.match(script.resolve(tested[1]))
-            names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
-            if match is not None and names and match[2] not in names:
-                what = f"the program saves {min(names)}, but the script looks for {match[2]}: it never resumes"
-                lines = tuple(word.line for _, word in saved)
-                yield Problem(Origin(number, tested.start(1) + 1), what, f"write {min(names)} in both places", lines)
-                return
+    copies = any(step.name in {"cp", "ln", "mv", "rsync"} for step in script.commands)
+    for place, path in script.tested_files if saved and not copies else ():
+        match = _NEWEST.match(script.resolve(path))
+        names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
+        if match is not None and names and match[2] not in names:
+            what = f"the program saves {min(names)}, but the script looks for {match[2]}: it never resumes"
+            lines = tuple(word.line for _, word in saved)
+            yield Problem(place, what, f"write {min(names)} in both places", lines)
+            return
 
 
 _OF_CHECKPOINT = re.compile(r"(?i)ckpt|checkpoint|save|resume|load")
@@ -264,7 +288,8 @@ _SAVES = re.compile(
     r"|(work|root)[-_]?(dir|path|folder)",
     re.IGNORECASE,
 )
-_LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
+LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
+"""An option that loads a checkpoint."""
 
 
 @rule("KIT416", "warning")
@@ -292,7 +317,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         for target in texts:
             folder = script.resolve(target).rstrip("/*")
             ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder, last)
-            kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
+            kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else LOADS)
             if kept is not None:
                 what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"
                 if place is not None:
@@ -324,117 +349,6 @@ def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]
     values = [each for launch in script.training for each in launch.option_values()] if folder else []
     inside = [(option, word.text) for option, word in values if f"{word.text}/".startswith(f"{folder}/")]
     return next((path for option, path in inside if pattern.search(option)), None)
-
-
-_LISTED = re.compile(r"\bls\s([^|]*)\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
-_UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\][*+]|\\d\+)"
-_AS_TEXT = re.compile(
-    rf"\b(?:ls|find|printf|echo|grep)\b[^|]*?({_UNPADDED})[^|]*"
-    r"(?:(?:\|\s*sort(?:\s+-[nu]+)?\s*)?\|\s*tail|\|\s*sort\s+-[nu]*r[nu]*\s*\|\s*head)\s+(?:-n\s*|-)1\b"
-)
-"""The last of several checkpoints by name. The trainers that write these names pad no numbers with zeros."""
-_BY_NUMBER = re.compile(
-    r"sort\s+-\w*[VgM]|--version-sort|sort\s.*-\w*[kt]|\bls\s+(-\S+\s+)*(-\w*[tv]|--sort)|%[TCYZAB]@?[^|]*\|\s*sort"
-)
-"""A list in the order of versions, or of times: `ls -t`, `find -printf '%T@ %p'`, `stat -c '%Y %n'`."""
-_SORTED_AS_TEXT = "this sorts numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
-_MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
-
-
-@rule("KIT432")
-def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
-    """The script takes the oldest file for the newest.
-
-    `ls -t` prints the newest file first, and `ls -tr` prints it last. With `ls -t | tail -n 1`, each start resumes from
-    the first checkpoint.
-
-    Sorted as text, checkpoint-9000 comes after checkpoint-10000 (a warning). `sort -n` does not help, because the names
-    begin with letters; a pattern, `(out/checkpoint-*)`, has the same order. A clean-up with `ls -t | head -n -3 | xargs
-    rm` keeps the three oldest checkpoints: `head -n -3` prints all lines but the last three.
-
-    Fix: `ls -t ... | head -n 1`, or `ls -d ... | sort -V | tail -n 1`; `ls -t ... | tail -n +4 | xargs rm`.
-    Documented: ls(1), -t; head(1) and tail(1), -n.
-    """
-    yield from _last_of_pattern(script)
-    yield from _newest_removed(script)
-    for number, line in script.command_lines:
-        if re.search(r"\brm\b", line):
-            continue
-        match, name = _LISTED.search(line), _AS_TEXT.search(line[:500])
-        if name is not None and not _BY_NUMBER.search(line):
-            place = Origin(number, name.start(1) + 1)
-            yield Problem(place, _SORTED_AS_TEXT, "write sort -V", certain=False)
-            continue
-        options = re.findall(r"(?<!\S)--?([a-z0-9=-]+)", match[1]) if match is not None else []
-        letters = "".join(text.replace("sort=time", "t").replace("reverse", "r") for text in options)
-        oldest = match is not None and "t" in letters and (match[2] == "tail") != ("r" in letters)
-        # The option or the variable that gets the file tells what it is for: `--init-from` may want the oldest.
-        use = re.split(r"\s(?=-)", line[: match.start()])[-1] if match is not None else ""
-        if match and oldest and (_MEANS_NEWEST.search(use) or _is_loaded(script, line)):
-            shown, other = " ".join(f"-{text}" for text in options), "head" if match[2] == "tail" else "tail"
-            what = f"ls {shown} | {match[2]} is the oldest file"
-            edits = (Edit(number, match.start(2) + 1, match[2], other),)
-            yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
-
-
-_ALL_BUT_SOME = re.compile(
-    r"(?:\b(?P<ls>ls\s[^|]*))?(?:\|\s*(?P<sort>sort\s[^|]*))?\|\s*(?P<end>head|tail)\s+(?:-n\s*|--lines=)(?P<sign>[-+])\d"
-)
-
-
-def _newest_removed(script: BatchScript) -> Iterator[Problem]:
-    """Find a clean-up that selects the newest files of an ordered list, and so keeps the oldest."""
-    lines = script.command_lines
-    for number, line in lines:
-        match = _ALL_BUT_SOME.search(line)
-        if match is None or (match["end"] == "head") != (match["sign"] == "-"):
-            continue
-        letters = _letters_of_options(match["sort"] or match["ls"] or "")
-        # The first line of `ls -l` is no file, and a number in a name may be a loss.
-        ordered = re.search("[nV]" if match["sort"] else "[tv]", letters) and "l" not in letters
-        ordered = ordered and not re.search(r"(?i)loss|acc|score|metric|val_|best|bleu|wer|ppl|iou|f1", line)
-        # `ls -t` begins with the newest file, and every other order ends with it.
-        newest_first = (match["sort"] is None and "t" in letters) != ("r" in letters)
-        removed = _removes_list(line, match, "\n".join(text for _, text in lines[number : number + 2]))
-        if ordered and removed and newest_first == (match["end"] == "head"):
-            what, place = "this removes the newest files, and keeps the oldest", Origin(number, match.start("end") + 1)
-            yield Problem(place, what, f"write {'tail -n +N' if newest_first else 'head -n -N'}", (number,))
-
-
-_LETTERS = {"sort=time": "-t", "sort=version": "-v", "reverse": "-r", "version-sort": "-V", "numeric-sort": "-n"}
-
-
-def _letters_of_options(command: str) -> str:
-    """Return the options of ls or sort as letters, also those of long options and those behind a key of sort."""
-    words = [_LETTERS.get(word[2:], word) for word in command.split()]
-    letters = (word for word in words if re.match(r"-\w", word))
-    # The `-t` of sort has the separator as its value.
-    return "".join(re.sub("t.*", "", word) if words[0] == "sort" else word for word in letters)
-
-
-def _removes_list(line: str, match: re.Match[str], following: str) -> bool:
-    """Tell whether `rm` gets the list: by `xargs`, in `$(...)`, or by a loop that begins in the line."""
-    body = f"{line[match.end() :]}\n{following}".split("done")[0]
-    in_loop = re.search(r"\b(for|while)\b", line) is not None and re.search(r"\brm\b", body) is not None
-    behind = re.match(r"[^;&>]*\|\s*(xargs|parallel)\b.*\brm\b", line[match.end() :])
-    return in_loop or bool(behind or re.search(r"\brm\b[^;|&]*(\$\(|`)", line[: match.start()]))
-
-
-def _is_loaded(script: BatchScript, line: str) -> bool:
-    """Tell whether an option that loads a checkpoint gets the variable that a line sets."""
-    name = re.match(r"\s*(?:export\s+)?(\w+)=", line)
-    loads = rf"-\w*({_LOADS.pattern})\S*[= ]\"?\$\{{?{name[1]}\b" if name is not None else r"\Z."
-    return re.search(loads, script.code) is not None
-
-
-def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:
-    """Find the last element of a list of checkpoints, `C=(out/checkpoint-*)` and `${C[-1]}`."""
-    lists = {each.name for each in script.written_assignments if re.fullmatch(rf"\(\S*{_UNPADDED}/?\)", each.value.raw)}
-    for part in script.parts:
-        last = part.kind == "variable" and part.text in lists
-        if last and re.fullmatch(rf"\[(-1|\$?\(*\$\{{#{part.text}\[@\]\}}\s*-\s*1\)*)\]", part.detail):
-            yield Problem(part.origin, _SORTED_AS_TEXT, "use ls -d ... | sort -V | tail -n 1", certain=False)
-            return
 
 
 @rule("KIT417")
@@ -612,7 +526,7 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     for step in script.commands:
         texts = step.texts + [word.raw for word in step.syntax.words]
         texts += [script.resolve(each.value.raw) for each in step.written_assignments]
-        texts += [script.resolve(word) for loop in step.compounds if loop.kind == "for" for word in loop.words]
+        texts += [script.resolve(word) for loop in step.compounds if loop.kind == "for" for word in loop.texts]
         # Something else may call a function without a call, such as a trap.
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         late = step.trap_code or uncalled or id(step) in after or step.in_background

@@ -65,10 +65,10 @@ def _is_used(name: str, steps: list[TracedCommand]) -> bool:
 def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     """Modules, an environment or a variable that the training does not get.
 
-    A subshell, `( module load cuda )`, a pipe, `module load cuda | tee log`, and a child, `bash venv/bin/activate`, set
-    up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
-    `module load python` after an environment puts another Python before it. `scontrol show hostnames | read HOST` sets
-    HOST in a subshell only.
+    A subshell, `( module load cuda )`, a pipe, `{ module load cuda; } | tee log`, and a child, `bash
+    venv/bin/activate`, set up only themselves. `module purge` after `module load` removes what was loaded, and so does
+    `conda deactivate`. `module load python` after an environment puts another Python before it. `scontrol show
+    hostnames | read HOST` sets HOST in a subshell only.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
@@ -84,9 +84,9 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
             lines = (launch.line, *(each.line for each in step.compounds if each.kind == "subshell"))
             yield Problem(step, what, "remove the parentheses, or put the training inside", lines)
             break
-        if len(step.position.pipeline.commands) > 1 and training:
+        if (launch := _behind_pipe(script, step, training)) is not None:
             what = f"the pipe ends the effect of {step.name} {_verb(step)}: each part of a pipe runs in a subshell"
-            yield Problem(step, what, "remove the pipe", (training[-1].line,))
+            yield Problem(step, what, "remove the pipe, or write > >(tee FILE)", (launch.line,))
             break
     yield from _read_in_pipe(script)
     for launch in script.launch_lines:
@@ -115,6 +115,20 @@ def _too_late(script: BatchScript, training: list[LaunchLine]) -> Iterator[Probl
     if script.is_before(training[0].command, first) and not inside and not first.is_conditional:
         what = f"the training in line {training[0].line} runs before this"
         yield Problem(first, what, "move it above the training", (training[0].line,))
+
+
+def _behind_pipe(script: BatchScript, step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
+    """Return a training after a pipe, of which a command, or a block around it, is a part."""
+    keeps_last = script.interpreter in {"ksh", "zsh"} or "lastpipe" in script.code
+    places = [place for place in step.position.outward() if len(place.pipeline.commands) > 1]
+    pipes = {id(place.pipeline) for place in places if place.piped_to or not keeps_last}
+    # A block that runs a program has its set-up for itself.
+    for launch in script.launch_lines if pipes else ():
+        inside = any(id(place.pipeline) in pipes for place in launch.command.position.outward())
+        if inside and launch.command is not step and launch in training:
+            return None
+    later = (each for each in training if script.is_before(step, each.command))
+    return next(later, None) if pipes else None
 
 
 def _outside(script: BatchScript, step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:

@@ -323,7 +323,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
             yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
         # The number of minutes, or of hours, that would be most of the job. A test before the training may be short.
         unit = next((unit for unit in "mh" if 0.8 * limit <= seconds * _UNITS[unit] <= limit), None)
-        if limit and unit and not match[2] and len(training) == 1 and not launch.is_no_training:
+        if limit and unit and not match[2] and len(training) == 1 and not launch.is_auxiliary:
             what = f"timeout takes {given.text} for seconds, and the job has {limit // _UNITS[unit]} {unit}"
             yield Problem(given, what, f"write the unit: {given.text}{unit}", (launch.line, script.line_of("time")))
     for launch in training if limit > 0 else ():

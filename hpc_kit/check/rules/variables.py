@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import pairwise, takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, nested_block, program_of, simple_commands
 from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.rules.finding import Problem, rule
@@ -137,7 +137,7 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Arrays.
     """
     loops = script.compounds("for")
-    over = {match[1] for loop in loops for match in map(_WHOLE_LIST.fullmatch, loop.words) if match}
+    over = {match[1] for loop in loops for match in map(_WHOLE_LIST.fullmatch, loop.texts) if match}
     yield from _commas(script, over)
     lists = {each.name: each.value.elements or () for each in script.written_assignments}
     other = {each.name for each in script.written_assignments if each.value.elements is None and not each.indexed}
@@ -148,7 +148,7 @@ def first_element(script: BatchScript) -> Iterator[Problem]:
         return
     mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
     for loop in loops:
-        if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
+        if match := next(filter(None, map(mention.fullmatch, loop.texts)), None):
             name = match[1] or match[2]
             what = f"${name} is the first of the {len(lists[name])} elements of {name}: the loop runs once for it"
             yield Problem(Origin(loop.line), what, f'write "${{{name}[@]}}"')
@@ -242,24 +242,47 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
 
 
 @rule("KIT145")
-def brace_range(script: BatchScript) -> Iterator[Problem]:
-    """The shell does not expand `{0..$N}`, or expands a range that is meant for the program.
+def unexpanded_range(script: BatchScript) -> Iterator[Problem]:
+    """A range in braces that bash does not expand.
 
-    bash expands braces before variables: the loop `for i in {0..$N}` runs once, with the text `{0..7}`. Without quotes,
-    bash makes one argument of each number in `shards/{00000..01023}.tar`, and WebDataset reads one pattern (a warning).
+    bash expands braces before variables: the loop `for i in {0..$N}` runs once, with the text `{0..7}`. `$(echo
+    {0..$N})` gives the same text. In quotes, bash expands no range either, and `"$(seq 0 7)"` is one word for all
+    numbers.
 
-    Fix: `for ((i = 0; i <= N; i++))` or `$(seq 0 "$N")`; quotes around a pattern for the program.
-    Documented: bash(1), Brace Expansion.
+    Fix: `for ((i = 0; i <= N; i++))`, or `$(seq 0 "$N")` without quotes.
+    Documented: bash(1), Brace Expansion and Word Splitting.
     """
-    elements = (word for each in script.written_assignments for word in each.value.elements or ())
-    places = [(word.line, word.raw, "the list gets this text as one element") for word in elements]
-    for loop in script.compounds("for"):
-        places += [(loop.line, text, "the loop runs once, with this text") for text in loop.words]
     # zsh and ksh expand variables first.
-    for line, text, effect in places if script.interpreter in {None, "bash", "sh"} else ():
-        if _VARIABLE_RANGE.match(text):
-            what = f"bash does not expand {text}: {effect}"
-            yield Problem(Origin(line), what, 'write $(seq FIRST "$LAST"), or for ((i = 0; i < N; i++))')
+    if script.interpreter not in {None, "bash", "sh"}:
+        return
+    loops = [(loop.words, True) for loop in script.compounds("for")]
+    lists = [(each.value.elements, False) for each in script.written_assignments if each.value.elements]
+    for words, is_loop in (*loops, *lists):
+        effect = "the loop runs once, with this text" if is_loop else "the list gets this text as one element"
+        printed = [part for word in words for part in word.parts if part.kind == "command"]
+        echoes = [
+            each for part in printed for each in simple_commands(nested_block(part)) if program_of(each) == "echo"
+        ]
+        alone = words[0] if is_loop and len(words) == 1 else None
+        for word in (*words, *(word for each in echoes for word in each.words[1:])):
+            if _VARIABLE_RANGE.match(word.raw) or (word is alone and _QUOTED_RANGE.fullmatch(word.raw)):
+                what = f"bash does not expand {word.raw}: {effect}"
+                yield Problem(word, what, 'write $(seq FIRST "$LAST"), or for ((i = 0; i < N; i++))')
+        if alone is not None and _QUOTED_NUMBERS.match(alone.raw):
+            what = f"the quotes make one word of all numbers: the loop runs once, with {alone.unquoted}"
+            yield Problem(alone, what, "remove the quotes")
+
+
+@rule("KIT146", "warning")
+def expanded_shards(script: BatchScript) -> Iterator[Problem]:
+    """The shell expands a range that is meant for the program.
+
+    Without quotes, bash makes one argument of each number in `shards/{00000..01023}.tar`. WebDataset reads one pattern,
+    which it expands itself: it gets the first file alone, or the program stops at the second one.
+
+    Fix: quotes around the pattern.
+    Documented: bash(1), Brace Expansion; github.com/webdataset/webdataset, README.
+    """
     for launch in script.training:
         words = launch.inner_command.syntax.words
         for before, word in pairwise(words):
@@ -267,7 +290,7 @@ def brace_range(script: BatchScript) -> Iterator[Problem]:
             several = "=" not in word.raw and not re.match(r"-.*(?<!s)\Z", before.raw)
             if not several and (shards := _SHARDS.search(word.raw)):
                 what = f"the shell expands {shards[0]} into many arguments, and WebDataset reads one pattern"
-                yield Problem(word, what, "use quotes", (launch.line,), certain=False)
+                yield Problem(word, what, "use quotes", (launch.line,))
 
 
 _EXPANSION = r"\$(?:\w+|\{[^{}]*\}|\(+(?:[^{}()]|\{[^{}]*\}|\([^()]*\))*\)+)"
@@ -275,6 +298,8 @@ _VARIABLE_RANGE = re.compile(
     rf"[^\s\"'$`{{]*\{{(?:-?\w*\.\.{_EXPANSION}|{_EXPANSION}\.\.(?:-?\w+|{_EXPANSION}))(?:\.\.(?:\w+|{_EXPANSION}))?\}}"
 )
 """A range with a variable at one of its ends, outside of quotes and `$(...)`."""
+_QUOTED_RANGE = re.compile(r"([\"'])\{-?[\w$]+\.\.[\w$]+\}\1")
+_QUOTED_NUMBERS = re.compile(r"\"\$\(\s*(seq\s|eval echo \{)[^()]*\)\"\Z")
 _SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
 """A pattern of WebDataset, which has leading zeros, without quotes."""
 

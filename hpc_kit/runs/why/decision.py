@@ -553,6 +553,10 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
     return event.traceback is not None or (is_direct and not had_progress_between(event, culprit))
 
 
+_NAN_LINES_PER_PROGRESS = 50
+"""Lines with NaN before one line of progress at the end: after so many, it is no finite loss."""
+
+
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     if (found := attempt.first(_symptoms(attempt))) and (
         found.rule.class_ in {"no-training", "checkpoint-mismatch"} or _is_last(attempt, found) or _stays_nan(attempt)
@@ -592,9 +596,10 @@ def _is_last(attempt: Attempt, event: Event) -> bool:
 
 
 def _stays_nan(attempt: Attempt) -> bool:
-    """Return whether no step has a finite loss behind the last line with a loss that is NaN."""
+    """Return whether hardly a line of progress, such as that of an epoch, follows the last loss that is NaN."""
     events = attempt.named("nan-lines")
-    return len(events) > 1 and not events[-1].progress and events[-1].lines_after <= LAST_LINES
+    is_last = len(events) > 1 and events[-1].progress <= len(events) // _NAN_LINES_PER_PROGRESS
+    return is_last and events[-1].lines_after <= LAST_LINES
 
 
 def _earlier_attempts(attempt: Attempt) -> list[str]:

@@ -27,6 +27,8 @@ from pocketslurm.settings import STATE_VARIABLE
 from tests.conftest import ROOT
 from tests.pocketslurm.conftest import Slurm, wait_for
 
+pytestmark = pytest.mark.waits
+
 WAITS = "echo $$ > pid; echo run ${SLURM_RESTART_COUNT-0}; while [ ! -e go ]; do sleep 0.05; done"
 
 
