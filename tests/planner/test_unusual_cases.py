@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.planner import hardware
@@ -98,7 +98,8 @@ def test_any_row_is_predicted_or_refused_in_words(row: dict[str, str]) -> None:
     possible(one, predict_case(one))
 
 
-@settings(max_examples=50, deadline=None)
+# Many rows have no layout.
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(rows())
 def test_what_fits_a_card_fits_a_larger_one(row: dict[str, str]) -> None:
     """With all that is open said, so that both are the same run."""
