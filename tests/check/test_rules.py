@@ -1874,7 +1874,7 @@ BAD = [
         "a subshell",
     ),
     *(
-        Bad("KIT429", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n", 3, E, "is an argument of")
+        Bad("KIT434", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n", 3, E, "is an argument of")
         for code in (
             "sbatch b.sh --dependency=afterok:$id",
             'E=$(sbatch --parsable -p gpu jobs/b.sbatch --dependency=afterok:"$id" "runs/$X")',
@@ -2064,6 +2064,113 @@ BAD = [
     Bad("KIT505", GPUS + "apptainer exec --nv -C i.sif python src/t.py\n", 3, W, "does not see src/t.py"),
 ]
 
+_HOSTS = "scontrol show hostnames $SLURM_JOB_NODELIST"
+_STAGED = "tar -xf d.tar -C /tmp/j$SLURM_JOB_ID/d\n"
+
+BAD += [
+    *(
+        Bad("KIT215", ONE_A_NODE + f"{code}\ndeepspeed {option} h t.py\n", 3, E, "without slots")
+        for option, code in (
+            ("--hostfile", f"{_HOSTS} > h"),
+            ("--hostfile", f"{_HOSTS} | sort -u > h"),
+            ("-H", f"{_HOSTS} | tee h"),
+            ("--hostfile", "srun hostname -s | sort -u > h"),
+            ("--hostfile", f"for n in $({_HOSTS}); do echo $n >> h; done"),
+            ("--hostfile", f'for n in $({_HOSTS}); do echo "$n:8"; done > h'),
+            ("--hostfile", f"echo $({_HOSTS}) > h"),
+            ("--hostfile", f'nodes=($({_HOSTS})); printf "%s\\n" "${{nodes[@]}}" > h'),
+            ("--hostfile", f"{_HOSTS} >> h"),
+            ("-H", f"{_HOSTS} | head -n 8 > h"),
+        )
+    ),
+    *(
+        Bad("KIT434", HEAD + f"{code}\n", 2, severity, "is an argument of")
+        for severity, code in (
+            (E, "sbatch a.sh --dependency=afterok:$id"),
+            (E, "sbatch a.sh -d afterany:$id x"),
+            (E, "sbatch -p gpu -J n a.sh --dependency afterok:$id"),
+            (E, "n=$(sbatch --parsable a.sh --dependency=singleton)"),
+            (E, "if sbatch --parsable a.sh --dependency=afterok:$id; then echo x; fi"),
+            (E, "sbatch jobs/a.sh -d singleton"),
+            (W, "sbatch a.sh --array=0-9"),
+            (W, "sbatch a.sh data --gres=gpu:1"),
+            (W, "for i in 1 2; do sbatch a.sh --export=ALL,I=$i; done"),
+            (W, "sbatch a.sh --partition=gpu --time=1:00:00"),
+            (W, "sbatch --nodes=2 a.sh --parsable"),
+        )
+    ),
+    *(
+        Bad("KIT408", HEAD + f"{code}\n", line, W, "this test is false")
+        for line, code in (
+            (4, 'D=0\nsrun python t.py\n[ "$D" = 1 ] && echo kept'),
+            (4, "D=0\nsrun python t.py\n[[ $D == 1 ]] && echo kept"),
+            (4, "D=0\nsrun python t.py\n((D)) && echo kept"),
+            (4, "D=0\nsrun python t.py\ntest $D -eq 1 && cp a b && echo x"),
+            (4, "D=false\nsrun python t.py\n[ $D = true ] && rm -rf x"),
+            (4, 'D=\nsrun python t.py\n[ -n "$D" ] && rm -rf x'),
+            (4, "D=${D:-0}\nsrun python t.py\n[ $D -gt 0 ] && echo x"),
+            (3, 'srun python t.py\n[ "${D:-0}" = 1 ] && echo x'),
+            (4, "srun python t.py\nrc=$?\n[ $rc -ne 0 ] && exit $rc"),
+            (4, "rc=0\nsrun python t.py || rc=$?\n(( rc != 0 )) && exit $rc"),
+            (3, "srun python t.py\n[ $? -ne 0 ] && echo failed"),
+            (5, "D=0\nend() {\n  echo x\n  [ $D = 1 ] && rm -rf x\n}\nsrun python t.py\nend"),
+            (4, "D=1\nsrun python t.py\n[ ! $D = 1 ] && echo x"),
+            (4, "srun python t.py | tee l\nrc=${PIPESTATUS[0]}\n[[ $rc -ne 0 ]] && scontrol requeue $SLURM_JOB_ID"),
+        )
+    ),
+    *(
+        Bad("KIT109", HEAD + f"source c/etc/profile.d/conda.sh\n{code}\n", 3, W, "the new shell")
+        for code in (
+            "srun bash -c 'conda activate a; python t.py'",
+            'srun bash -c "conda activate a && python t.py"',
+            "srun sh -c 'conda activate a; python t.py'",
+            "srun bash -c 'cd x && conda activate a && python t.py'",
+            "conda activate a; srun bash -c 'conda activate a; python t.py'",
+            "bash -c 'conda activate a; python t.py'",
+            "timeout 1h bash -c 'conda activate a; python t.py'",
+            "srun bash -c 'mamba activate a; python t.py'",
+            "srun --mpi=pmix numactl -l bash -ec 'conda activate a; python t.py'",
+            "srun bash -c 'if true; then conda activate a; fi; python t.py'",
+        )
+    ),
+    *(
+        Bad("KIT507", ONE_A_NODE + f"export M=x A=1\n{code}\n", 4, W, words)
+        for words, code in (
+            ("no SLURM_NODEID", "srun apptainer exec -e i.sif bash -c 'torchrun --node-rank=$SLURM_NODEID t.py'"),
+            ("no SLURM_NODEID", "srun singularity exec -C i.sif bash -c 'torchrun --node-rank $SLURM_NODEID t.py'"),
+            ("no SLURM_JOB_ID", "apptainer exec --nv -e i.sif bash -c 'python t.py --out $SLURM_JOB_ID'"),
+            (
+                "no SLURM_NODEID",
+                "srun apptainer exec -e --env B=1 i.sif bash -c 'torchrun --node-rank=$SLURM_NODEID t.py'",
+            ),
+            ("no M", "srun apptainer exec -e i.sif bash -c 'torchrun --master-addr=$M --nnodes=4 t.py'"),
+            ("no M", "srun apptainer exec -e i.sif bash -c 'export N=$M; torchrun --master-addr=$N t.py'"),
+            ("no SLURM_PROCID", "srun apptainer exec -e --env A=1 i.sif python t.py"),
+            ("no SLURM_PROCID", "APPTAINERENV_NCCL_DEBUG=WARN srun apptainer exec -e i.sif python t.py"),
+            ("no SLURM_PROCID", "srun apptainer exec -C i.sif bash -c 'RANK=$SLURM_PROCID python t.py'"),
+            ("no SLURM_NODEID", 'srun apptainer exec -e i.sif bash -c "torchrun --node-rank=\\$SLURM_NODEID t.py"'),
+        )
+    ),
+    *(
+        Bad("KIT212", FOUR + f"L=/tmp/j$SLURM_JOB_ID\n{code}\n", 4, W, "local to the first node")
+        for code in (
+            "tar -xf d.tar -C $L/d\nsrun python t.py --data $L",
+            "tar -xf d.tar -C $L/d & p=$!\nwait $p\nsrun bash -c 'python t.py \"$@\"' m --data $L",
+            "tar --directory=$L -xf d.tar\nsrun python t.py --data $L/x",
+            "tar xf d.tar -C$L\nsrun python t.py $L",
+            "cat d.tar | tar x -C $L/d\nsrun python t.py --data=$L",
+            "unzip -q d.zip -d $L/d\nexport DATA_DIR=$L\nsrun python t.py",
+            "unzip -qd $L d.zip\nsrun python t.py --data $L",
+            "rsync -a d/ $L/d/\nsrun torchrun t.py --root $L",
+            "7z x d.7z -o$L\nsrun python t.py --data $L",
+            "wget -q -P $L https://x/d.tar\nsrun python t.py --data $L",
+            "hf download org/m --local-dir $L/m\nsrun python t.py --model $L/m",
+            "T=$(mktemp -d); cp -r d $T\nsrun python t.py --data $T",
+            "cp d.h5 $TMPDIR/d/\nsrun python t.py --data $TMPDIR",
+        )
+    ),
+]
+
 GOOD = [
     *(
         (
@@ -2075,7 +2182,7 @@ GOOD = [
         for count in ("((r++))", "r=$((r + 1))", "let r+=1")
     ),
     *(
-        ("KIT429", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n")
+        ("KIT434", f"{HEAD}id=$(sbatch --parsable a.sh)\n{code}\n")
         for code in (
             "sbatch --dependency=afterok:$id b.sh --dependencies x",
             "sbatch $OPTIONS --dependency=afterok:$id b.sh",
@@ -3606,12 +3713,129 @@ GOOD = [
     ("KIT507", ONE_A_NODE + "srun bash -c 'apptainer exec --nv -e i.sif torchrun --node_rank=$SLURM_NODEID t.py'\n"),
     (
         "KIT507",
-        ONE_A_NODE + "srun apptainer exec --nv -e --env A=b i.sif bash -c 'torchrun --node_rank=$SLURM_NODEID t.py'\n",
+        ONE_A_NODE
+        + "srun apptainer exec --nv -e --env SLURM_NODEID=1 i.sif bash -c 'torchrun --node_rank=$SLURM_NODEID t.py'\n",
     ),
     ("KIT507", ONE_A_NODE + "srun apptainer exec --nv i.sif bash -c 'torchrun --node_rank=$SLURM_NODEID t.py'\n"),
     ("KIT136", HEAD + 'O=/s/p/r/q/$SLURM_JOB_ID\nL=$O/a/t.log\nmkdir -p "${L%/*}"\nsrun python t.py > $O/a/t.log\n'),
     ("KIT253", HEAD + "#SBATCH -a 1-4\npython t.py --lr $SLURM_ARRAY_TASK_ID --ckpt-dir $FAST_SCRATCH/c\n"),
     ("KIT501", HEAD + "# HF_TOKEN is not needed here\nset -x\nA=1\nsource b.env\npython t.py\n"),
+]
+
+GOOD += [
+    *(
+        ("KIT215", ONE_A_NODE + f"{code}\ndeepspeed --hostfile h t.py\n")
+        for code in (
+            f"{_HOSTS} | sed 's/$/ slots=8/' > h",
+            f"{_HOSTS} > h; sed -i 's/$/ slots=8/' h",
+            f"{_HOSTS} | awk '{{print $1, \"slots=8\"}}' > h",
+            f'for n in $({_HOSTS}); do echo "$n slots=8" >> h; done',
+            f'for n in $({_HOSTS}); do echo "$n $SUFFIX" >> h; done',
+            f"{_HOSTS} | python add.py > h",
+            f"{_HOSTS} > h; python add.py h",
+            f"{_HOSTS} > other",
+            "./hosts.sh > h",
+            "echo $LINE > h",
+            "cat $HOSTS > h",
+        )
+    ),
+    ("KIT215", ONE_A_NODE + f"{_HOSTS} > h\nmpirun --hostfile h python t.py\n"),
+    *(
+        ("KIT434", HEAD + f"{code}\n")
+        for code in (
+            "sbatch --dependency=afterok:$id a.sh x",
+            "sbatch a.sh --epochs 3 --output x --time 5",
+            "sbatch $OPTS a.sh --gres=gpu:1",
+            "sbatch $OPTS --array=0-9 a.sh",
+            "sbatch a.sh srun --gres=gpu:1 python t.py",
+            "sbatch a.sh torchrun --nproc-per-node=4 t.py --array=0",
+            "sbatch a.sh -- --array=0-9",
+            "sbatch --wrap 'srun --gres=gpu:1 a' --dependency=afterok:1",
+            "sbatch -d afterok:1 <<E\n#!/bin/sh\nE",
+            "sbatch a.sh -d data -p 3 -a x",
+            "sbatch a.sh --export onnx --nodes 3",
+            'sbatch "${args[@]}" --gres=gpu:1',
+        )
+    ),
+    *(
+        ("KIT408", HEAD + f"{code}\n")
+        for code in (
+            "D=0\nsrun python t.py\n[ $D = 1 ] && echo x || true",
+            "D=0\nsrun python t.py\n[ $D = 1 ] && echo x\nexit 0",
+            "D=0\nsrun python t.py\n[ $D = 1 ] && echo x\necho done",
+            "D=0\nsrun python t.py\n[ $D = 0 ] && echo x",
+            "srun python t.py\n[ $D = 1 ] && echo x",
+            "D=$1\nsrun python t.py\n[ $D = 1 ] && echo x",
+            "D=0\nwhile getopts k o; do case $o in k) D=1;; esac; done\nsrun python t.py\n[ $D = 1 ] && echo x",
+            "srun python t.py\n[ -f best.pt ] && cp best.pt x",
+            "srun python t.py\nrc=$?\n[ $rc -eq 0 ] && sbatch next.sh",
+            "srun python t.py\nrc=$?\n[ $rc -ne 0 ] && echo failed\nexit $rc",
+            "D=0\nsrun python t.py\nif [ $D = 1 ]; then echo x; fi",
+            "D=0\nsrun python t.py\n[ $D = 1 ] || echo x",
+            "D=0\nend() { [ $D = 1 ] && rm x; }\nsrun python t.py\nend\necho x",
+            "D=0\nsrun python t.py\nend() { [ $D = 1 ] && rm x; }",
+            "D=0\nsource conf.sh; read D < f\nsrun python t.py\n[ $D = 1 ] && echo x",
+            "D=0\nsource conf.sh\nsrun python t.py\n[ $D = 1 ] && echo x",
+            "srun python t.py\ngrep -q nan log; rc=$?\nsrun python t.py\n[ $found = 1 ] && echo x",
+        )
+    ),
+    *(
+        ("KIT109", HEAD + f"source c/etc/profile.d/conda.sh\n{code}\n")
+        for code in (
+            "srun bash -c 'source c/etc/profile.d/conda.sh; conda activate a; python t.py'",
+            "srun bash -c 'eval \"$(conda shell.bash hook)\"; conda activate a; python t.py'",
+            "srun bash -lc 'conda activate a; python t.py'",
+            "srun bash -ic 'conda activate a; python t.py'",
+            "srun bash -l -c 'conda activate a; python t.py'",
+            "export BASH_ENV=x; srun bash -c 'conda activate a; python t.py'",
+            "export -f conda __conda_exe __conda_activate; srun bash -c 'conda activate a; python t.py'",
+            "srun bash -c 'conda run -n a python t.py'",
+            "srun bash -c 'source activate a; python t.py'",
+            "srun bash -c 'source ~/.bashrc; conda activate a; python t.py'",
+            "srun bash -c 'module load miniforge; conda activate a; python t.py'",
+            "srun apptainer exec i.sif bash -c 'conda activate a; python t.py'",
+            "ssh h 'conda activate a; python t.py'",
+        )
+    ),
+    *(
+        ("KIT507", ONE_A_NODE + f"export M=x A=1\n{code}\n")
+        for code in (
+            (
+                "export APPTAINERENV_SLURM_NODEID=x\n"
+                "srun apptainer exec -e i.sif bash -c 'torchrun --node-rank=$SLURM_NODEID t.py'"
+            ),
+            "srun bash -c 'apptainer exec -e i.sif torchrun --node-rank=$SLURM_NODEID t.py'",
+            "srun apptainer exec -e --env M=$M i.sif bash -c 'torchrun --nnodes=4 --master-addr=$M t.py'",
+            "srun apptainer exec -e --env-file e i.sif bash -c 'torchrun --node-rank=$SLURM_NODEID t.py'",
+            "srun apptainer exec -e $OPTS i.sif bash -c 'torchrun --node-rank=$SLURM_NODEID t.py'",
+            'srun apptainer exec -e i.sif bash -c "torchrun --nnodes=$SLURM_NNODES --rdzv-endpoint=$M:1 t.py"',
+            "srun bash -c 'APPTAINERENV_RANK=$SLURM_PROCID apptainer exec -e i.sif python t.py'",
+            "srun apptainer exec -e i.sif bash -c 'M=y; torchrun --master-addr=$M t.py'",
+            "srun apptainer exec -e i.sif bash -c 'torchrun --node-rank=${SLURM_NODEID:-0} t.py'",
+            "srun -N1 -n1 apptainer exec -e i.sif python t.py",
+            "srun apptainer exec i.sif bash -c 'torchrun --node-rank=$SLURM_NODEID t.py'",
+        )
+    ),
+    *(
+        ("KIT212", FOUR + f"L=/tmp/j$SLURM_JOB_ID\n{code}\n")
+        for code in (
+            "srun --ntasks-per-node=1 tar -xf d.tar -C $L/d\nsrun python t.py --data $L",
+            (
+                "srun -N4 -n4 --ntasks-per-node=1 bash -c 'mkdir -p $0 && tar -xf d.tar -C $0/d' $L\n"
+                "srun python t.py --data $L"
+            ),
+            "sbcast d.tar $L/d.tar\nsrun -n4 --ntasks-per-node=1 tar -xf $L/d.tar -C $L\nsrun python t.py --data $L",
+            "tar -xf d.tar -C $L/d\npdsh -w $N tar -xf d.tar -C $L/d\nsrun python t.py --data $L",
+            "tar -xf d.tar -C $L/d\nsrun -N1 -n1 python t.py --data $L",
+            "tar -xf d.tar -C $SCRATCH/d\nsrun python t.py --data $SCRATCH",
+            "tar -xf d.tar -C $L/d\nsrun python t.py --cache-dir $L",
+            "tar -czf d.tar -C $L/d .\nsrun python t.py --data $L",
+            "srun python t.py --out $L\ntar -xf d.tar -C $L/d",
+            "T=$(mktemp -d -p $SCRATCH); cp -r d $T\nsrun python t.py --data $T",
+            "cp c.yaml /tmp/c.yaml\nexport TMPDIR=/tmp\nsrun python t.py",
+            "python -m venv $L/v\nsrun python t.py --tmp $L",
+        )
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, parse, program_of, simple_commands, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of, simple_commands, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -18,7 +18,7 @@ from hpc_kit.check.rules.steps import never_ends
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.getopt import GetoptError, parse_options
+from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.slurm.option_values import parse_dependency
 
 
@@ -437,14 +437,12 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
     dependency problem"). It also refuses an id that is none, such as `afterok:$id[7]` for an element of an array.
     `singleton` waits for jobs of the same name and user: jobs with a name of their own run side by side (a warning).
-    Behind the name of the script, --dependency is an argument of that script: the job starts at once.
 
-    Fix: options before the name of the script; `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element;
+    Fix: `id=$(sbatch --parsable FILE)`; `afterok:${id}_7` for an element;
     `afterok:$a:$b` for two jobs; one name for all jobs of a chain.
     Documented: sbatch(1), --parsable and --dependency.
     """
     yield from _malformed_dependency(script)
-    yield from _ignored_dependency(script)
     yield from _unordered_jobs(script)
     # A variable may hold the option: `OPTIONS="--parsable -A project"`.
     if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
@@ -487,25 +485,73 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
 
 
-def _ignored_dependency(script: BatchScript) -> Iterator[Problem]:
-    """Find a --dependency behind the name of the script that sbatch submits."""
-    for step in script.commands if "sbatch" in script.code else ():
-        found = [(step.syntax, step.line)] if step.name == "sbatch" else []
-        for part in step.substitutions:
-            found += [(each, part.origin.line + each.line - 1) for each in simple_commands(parse(part.text).block)]
-        for command, line in found:
-            if program_of(command) != "sbatch":
+_OF_SLURM_ALONE = re.compile(
+    r"--(kill-on-invalid-dep|parsable|ntasks-per-node|cpus-per-task|gpus-per-(node|task)|gres|mail-(type|user)|mem-per-\w+"
+    r"|nodelist|qos|cpu-bind|gpu-bind|kill-on-bad-exit)(=|\Z)|--(partition|job-name|account|reservation|constraint)="
+    r"|--array=[\"']?\d|--export=(ALL|NONE)\b|--time=[\"']?[\d:-]+:\d\d|--mem=[\"']?\d+[GMT]"
+)
+"""Options that hardly any program has under the same name."""
+
+
+@rule("KIT434", "warning")
+def options_behind_script(script: BatchScript) -> Iterator[Problem]:
+    """An option of sbatch behind the name of the script is an argument of the script.
+
+    sbatch reads its options up to the first other word, which is the script. In `sbatch train.sh
+    --dependency=afterok:$id`, the job starts immediately, and the script gets the option as `$1`. A dependency is an
+    error. The rule ignores scripts that get a whole command, such as `sbatch run.sh srun --gres=gpu:1 a.out`.
+
+    Fix: move the option in front of the name of the script.
+    Documented: sbatch(1), SYNOPSIS.
+    """
+    for use in script.pipelines:
+        for command in use.pipeline.commands:
+            if not isinstance(command, SimpleCommand) or program_of(command) != "sbatch":
                 continue
-            try:
-                _, rest = parse_options([word.raw for word in command.words[1:]])
-            except GetoptError:
-                continue
-            # `sbatch $OPTIONS --dependency=... FILE`: a variable may contain options.
-            is_file = rest and re.search(r"\w", re.sub(r"\$\{[^}]*\}|\$\w+|\$\(.*", "", rest[0]))
-            given = next((word for word in rest[1:] if re.match(r"--dependency(=|$)|-dafter", word)), None)
-            if is_file and given is not None:
-                what = f"{given.partition('=')[0]} is an argument of {rest[0]}, not an option of sbatch: nothing waits"
-                yield Problem(Origin(line), what, f"write sbatch {given} {rest[0]}", (step.line,), certain=True)
+            late = _late_option(script, command.words[1:])
+            if late is not None:
+                word, file = late
+                waits = word.raw.startswith(("-d", "--dep"))
+                option = re.split("[= ]", word.unquoted)[0]
+                what = f"{option} is an argument of {file.unquoted}, not an option of sbatch"
+                remedy = f"move it in front of {file.unquoted}"
+                yield Problem(word, what, remedy, (command.line,), certain=waits)
+
+
+def _is_script_of_loop(script: BatchScript, file: Word) -> bool:
+    """Tell whether a word is the variable of a loop over scripts: `for f in jobs/*.sbatch`."""
+    loops = [loop for loop in script.compounds("for") if loop.name == file.unquoted.strip("${}")]
+    return bool(loops) and all(
+        re.search(r"\.(sbatch|slurm|sh|job)[\"']?\Z", text) for each in loops for text in each.texts
+    )
+
+
+def _late_option(script: BatchScript, words: tuple[Word, ...]) -> tuple[Word, Word] | None:
+    """Return the first option of sbatch behind the script of its command line, and the script."""
+    try:
+        given, rest = parse_options([word.unquoted for word in words], "sbatch")
+    except DirectiveError:
+        return None
+    index = len(words) - len(rest)
+    file = words[index] if rest and not given.has("wrap") and words[index - 1].raw != "--" else None
+    # A variable may contain options, or nothing.
+    if file is None or file.raw.startswith(("$(", "`", "<(")):
+        return None
+    name = script.resolve(file.unquoted)
+    plain = not name.startswith("-") and re.search(r"\w", re.sub(r"\$\{[^}]*\}|\$\w+", "", name))
+    if not plain and not _is_script_of_loop(script, file):
+        return None
+    for number, word in enumerate(words[index + 1 :], index + 1):
+        text = word.literal or ""
+        if text == "--" or re.fullmatch(
+            r"(\S*/)?(srun|salloc|sbatch|mpi\w+|torchrun|python\S*|bash|sh|\S+\.(py|sh))", text
+        ):
+            return None
+        value = words[number + 1].raw if number + 1 < len(words) else ""
+        depends = re.match(r"(-d|--dependency)[= ][\"']?(after|singleton|\$)", f"{word.raw} {value}")
+        if depends or _OF_SLURM_ALONE.match(word.raw):
+            return word, file
+    return None
 
 
 _NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")

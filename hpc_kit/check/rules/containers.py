@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from hpc_kit.check.bash_syntax import with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -439,43 +440,83 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
 
     `--cleanenv` and `--containall` remove SLURM_PROCID, MASTER_ADDR and all other variables of the host. Each task then
     trains alone, as rank 0 of 1, or waits. In `bash -c 'torchrun --node-rank=$SLURM_NODEID ...'`, the shell in the
-    container expands the variable to nothing.
+    container expands the variable to nothing. `--env NAME=...`, `--env-file` and APPTAINERENV_NAME pass single
+    variables.
 
     Fix: remove the option, or pass the variables: `--env RANK=$SLURM_PROCID,...` within `srun bash -c '...'`.
     Documented: apptainer.org/docs, "Environment and Metadata".
     """
     for launch in script.training:
         container = container_of(launch)
-        if container is None or container.is_pyxis or launch.multiplier is None:
+        if container is None or container.is_pyxis or not container.has("-e", "--cleanenv", "-C", "--containall"):
             continue
-        # mpirun inside of the container sets the ranks there.
-        if launch.stages.index(launch.multiplier) > launch.stages.index(container.stage):
+        passed = _passed_variables(script, container)
+        # An unknown word or file may pass any variable.
+        if passed is None or _may_have_options(launch, container):
             continue
-        drops = container.has("-e", "--cleanenv", "-C", "--containall")
-        passes = container.has("--env", "--env-file") or any("ENV_" in name for name in script.assigned)
-        if not drops or passes or not script.size_of(launch).has_several_tasks:
+        remedy = "remove --cleanenv, or pass the variables with --env"
+        name = next((name for name in _read_inside(script, launch, container) if name not in passed), None)
+        if name is not None:
+            what = f"the tasks in the container have no {name}"
+            yield Problem(container.stage, what, remedy, (launch.line,))
             continue
-        missing = "SLURM_PROCID and no MASTER_ADDR"
-        # An agent knows its rank and its peers from its options, which the shell in the container expands.
-        if launch.agent is not None:
-            missing = _read_inside(script, launch, container)
-        if missing:
-            what = f"the tasks in the container have no {missing}"
-            yield Problem(container.stage, what, "remove --cleanenv, or pass the variables with --env", (launch.line,))
+        # mpirun inside of the container sets the ranks there. An agent knows its rank and its peers from its options.
+        outside = launch.multiplier is not None and launch.stages.index(launch.multiplier) < launch.stages.index(
+            container.stage
+        )
+        ranks = any(re.search(r"RANK|PROCID|WORLD|NTASKS|PMIX?_", each) for each in passed)
+        given = any(read.name == "SLURM_PROCID" for word in launch.program.words for read in word.task_variables)
+        given = given or re.search(r"\$\{?SLURM_(PROC|LOCAL)ID", launch.program.text) is not None
+        if outside and not (ranks or given) and launch.agent is None and script.size_of(launch).has_several_tasks:
+            what = "the tasks in the container have no SLURM_PROCID and no MASTER_ADDR"
+            yield Problem(container.stage, what, remedy, (launch.line,))
 
 
-def _read_inside(script: BatchScript, launch: LaunchLine, container: Container) -> str:
-    """Return the variable of the host that a shell in the container expands, `bash -c '... $SLURM_NODEID'`; or ""."""
+_PASSES = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(\w+)")
+
+
+def _passed_variables(script: BatchScript, container: Container) -> set[str] | None:
+    """Return the variables that a clean container gets nevertheless; None if it may get any."""
+    words = container.stage.texts[: container.image or None]
+    names = {match[1] for each in script.assignments if (match := _PASSES.fullmatch(each.name))}
+    for file in _values(words, ("--env-file",)):
+        body = script.file_written_to(file)
+        if body is None:
+            return None
+        names |= set(re.findall(r"(?m)^(?:export\s+)?(\w+)=", body.text))
+    for text in _values(words, ("--env",)):
+        names |= set(re.findall(r"(?:\A|,)(\w+)=", text))
+        if not re.match(r"\w+=", text):
+            return None
+    # `export "APPTAINERENV_$name=..."`, `env $(...)`
+    dynamic = re.search(r"(APPTAINER|SINGULARITY)ENV_[\"']?[$({`]", script.code)
+    return None if dynamic or script.sources_files else names
+
+
+def _read_inside(script: BatchScript, launch: LaunchLine, container: Container) -> Iterator[str]:
+    """Yield the variables of the host that a shell in the container expands: `bash -c '... $SLURM_NODEID'`."""
     behind = launch.stages[launch.stages.index(container.stage) + 1 :]
     if container.stage.words[0] not in launch.command.words or not any(stage.kind == "shell" for stage in behind):
-        return ""
-    inside, words = {each.name for each in script.assignments if each.in_task}, launch.command.syntax.words
-    # The batch shell expands the other parts.
-    texts = ("".join(part.text if part.kind == "text" else " " for part in word.parts) for word in words)
-    return next((match[1] for match in _RANK_OF_HOST.finditer(" ".join(texts)) if match[1] not in inside), "")
+        return
+    exported = {each.name for each in script.exported_assignments if not each.in_task}
+    inside = {each.name for each in script.assignments if each.in_task or launch in script.launches_of(each)}
+    steps = script.commands_of(launch)
+    inside |= {each.name for step in steps for each in step.written_assignments}
+    inside |= {word for step in steps if step.name == "read" for word in step.texts[1:]}
+    inside |= {loop.name for step in steps for loop in step.compounds if loop.kind == "for"}
+    # A file that the code sources may set any variable.
+    if any(step.name in {".", "source"} and not step.texts[-1].endswith(("/activate", "conda.sh")) for step in steps):
+        return
+    for part in (part for step in steps for part in with_nested_parts(step.syntax.parts)):
+        # The batch shell has expanded what is not in the file. A default or a test allows for an empty variable.
+        known = part.text.startswith("SLURM_") or (part.text in exported and part.text not in _KEPT)
+        read = part.kind == "variable" and part.origin.exact and not re.match(r":?[-+?=]", part.detail)
+        if read and known and part.text not in inside:
+            yield part.text
 
 
-_RANK_OF_HOST = re.compile(r"\$\{?(SLURM_(?:NODEID|PROCID|NNODES|JOB_NUM_NODES|JOB_ID)|MASTER_ADDR|MASTER_PORT)\b")
+_KEPT = frozenset({"HOME", "PATH", "PWD", "TERM", "LD_LIBRARY_PATH", "PS1", "SHELL", "USER"})
+"""Variables that apptainer sets itself."""
 
 
 @rule("KIT509", "warning")

@@ -41,7 +41,9 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
 
     `conda` is a shell function, and a batch script is no login shell. Without the set-up, the command ends with "Run
     'conda init' before 'conda activate'", and the script continues with another Python. `conda init` changes ~/.bashrc
-    for future shells only, and `conda shell.bash ...` only prints code to evaluate.
+    for future shells only, and `conda shell.bash ...` only prints code to evaluate. A shell that srun or the script
+    starts, `srun bash -c 'conda activate pt && python train.py'`, does not inherit the function either, unless `export
+    -f` exports it with all functions that it calls.
 
     Fix: put `eval "$(conda shell.bash hook)"` or `source .../etc/profile.d/conda.sh` before it. Or use `conda run -n
     NAME python ...`, or the interpreter of the environment, `.../envs/NAME/bin/python`.
@@ -71,6 +73,60 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
         # One missing set-up explains all further activations.
         if not printing:
             return
+    yield from _conda_in_child(script)
+
+
+def _conda_in_child(script: BatchScript) -> Iterator[Problem]:
+    """Find `conda activate` in the code of a child shell, which does not get the functions of this one."""
+    exports = re.search(r"(export|declare|typeset)\s+-\w*[fF]|set\s+-\w*a\b|set -o allexport|BASH_ENV", script.code)
+    # A module may export its functions.
+    modules = any(step.name in {"module", "ml"} and re.search("(?i)conda|mamba|forge|python", step.text)
+                  for step in script.batch_commands)  # fmt: skip
+    if exports or modules or not script.is_shell:
+        return
+    for command in {id(launch.command): launch.command for launch in script.launch_lines}.values():
+        launches = [launch for launch in script.launch_lines if launch.command is command]
+        steps = [step for step in script.commands_of(launches[0]) if step.position.role == "code" or step.compounds]
+        first = next((step for step in steps if step.name in _CONDA and step.texts[1:2] == ["activate"]), None)
+        if first is None:
+            continue
+        stages = [stage for launch in launches for stage in launch.stages]
+        shells = [stage for stage in stages if stage.kind == "shell"]
+        elsewhere = any(stage.kind == "ssh" or stage.name in CONTAINERS - _CONDA for stage in stages)
+        elsewhere = elsewhere or any("--container-" in stage.text or "--image" in stage.text for stage in stages)
+        opaque = any(
+            re.search(r"\s(-\w*[li]\w*|--login|--init-file|--rcfile)(?=\s|\Z)", _before_code(each)) for each in shells
+        )
+        before = [step for step in script.commands_of(launches[0]) if script.is_before(step, first)]
+        learnt = any(step.name in _DEFINES_CONDA or step.name in script.functions for step in before)
+        if (
+            not (shells or _runs_own_file(script, stages))
+            or elsewhere
+            or opaque
+            or learnt
+            or first.name in script.functions
+        ):
+            continue
+        what = f"{first.name} activate needs a set-up: the new shell does not have the function of the batch shell"
+        hook = (
+            'eval "$(conda shell.bash hook)"'
+            if first.name == "conda"
+            else f'eval "$({first.name} shell hook --shell bash)"'
+        )
+        yield Problem(first, what, f"write {hook} before it, inside", (command.line,))
+        return
+
+
+def _runs_own_file(script: BatchScript, stages: list[LaunchStage]) -> bool:
+    """Tell whether a launch starts a file of the script for a shell that is no login shell."""
+    bodies = (script.file_written_to(stage.words[0].text) for stage in stages if stage.kind == "program")
+    return any(body is not None and re.match(r"#!.*sh\s*\n", body.text) for body in bodies)
+
+
+def _before_code(shell: LaunchStage) -> str:
+    """Return the options of a shell, in front of its code or file."""
+    code = shell.option("code", "file")
+    return " ".join(word.text for word in takewhile(lambda word: word is not code, shell.words))
 
 
 def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:

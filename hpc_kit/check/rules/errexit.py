@@ -1,4 +1,4 @@
-"""Rules for `set -e`: commands that return another status than 0 although nothing is wrong."""
+"""Rules for commands that return another status than 0 although nothing is wrong, under `set -e` or as the last one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Command, Origin, SimpleCommand, nested_block, program_of
+from hpc_kit.check.bash_syntax import Command, Origin, SimpleCommand, Word, nested_block, parse, program_of
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, TracedCommand
+from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -57,12 +57,16 @@ class _Expression(NamedTuple):
     options: Mapping[str, int]
 
 
+def _place_of(script: BatchScript, expression: TracedExpression) -> Origin:
+    column = script.lines[expression.line - 1].find(expression.text.partition("\n")[0])
+    return Origin(expression.line, max(0, column) + 1)
+
+
 def _expressions(script: BatchScript) -> Iterator[_Expression]:
     """Yield the arithmetic commands of the batch shell."""
     for each in script.expressions:
         if each.text.startswith("((") and not each.in_task:
-            line = script.lines[each.line - 1]
-            place = Origin(each.line, max(0, line.find(each.text.partition("\n")[0])) + 1)
+            place = _place_of(script, each)
             yield _Expression(each.text[2:-2], "((...))", place, each.position, each.options)
     for step in script.batch_commands:
         if step.name == "let" and len(step.words) > 1:
@@ -176,3 +180,159 @@ def _goes_on_without(code: str, name: str) -> bool:
         if not re.search(r"\b(exit|return|die|fail\w*|abort|err\w*|fatal|bail|usage|panic)\b", text):
             return True
     return re.search(rf"\$\{{{name}:?(\+|[-=][^}}])", code) is not None
+
+
+@rule("KIT408", "warning")
+def false_at_end(script: BatchScript) -> Iterator[Problem]:
+    """The last command is a test that is false, so that the job fails although nothing failed.
+
+    The status of `[ "$KEEP" = 1 ] && echo kept` is 1 if the test is false, and the status of the last command is that
+    of the job: Slurm records FAILED, and jobs with `afterok` never start. `[ $rc -ne 0 ] && exit $rc` as the last line
+    fails after each success. The rule finds tests of values that the script itself sets, of a default such as
+    `${KEEP:-0}`, and of the status of a successful training.
+
+    Fix: `if [ ... ]; then ...; fi`, which returns 0; or `exit 0` as the last line.
+    Documented: bash(1), Lists; slurm.schedmd.com/job_exit_code.html.
+    """
+    if (
+        script.unread_part
+        or script.sources_files
+        or not script.training
+        or any("exit" in step.trap_code for step in script.batch_commands)
+    ):
+        return
+    if any("EXIT" in step.trap_signals and step.trap_code in script.functions for step in script.batch_commands):
+        return
+    tests: list[tuple[str, Place, BlockPosition]] = [
+        (step.written, step, step.position) for step in script.batch_commands if step.name in {"[", "test", "false"}
+    ]
+    tests += [(each.text, _place_of(script, each), each.position) for each in script.expressions if not each.in_task]
+    for text, place, position in tests:
+        if _is_last_link(position) and (lines := _why_false(script, text, position)) is not None:
+            relied = re.search(r"afterok:\S*SLURM_JOB_?ID", script.code) is not None
+            what = "this test is false: the last command returns 1, and the job is FAILED although nothing failed"
+            yield Problem(place, what, "write if ...; then ...; fi, or exit 0 as the last line", lines, certain=relied)
+
+
+def _is_last_link(position: BlockPosition) -> bool:
+    """Tell whether a command is in front of a `&&` in the last statement of the script, or of a function at its end."""
+    chain = position.chain
+    if position.chain_index + 1 >= len(chain.pipelines) or {*chain.operators} != {"&&"}:
+        return False
+    for place in position.outward():
+        alone = len(place.pipeline.commands) == 1 and not place.pipeline.negated and not place.statement.background
+        outer = place is position or len(place.chain.pipelines) == 1
+        if not (alone and outer) or place.statement is not place.block[-1] or place.role == "code":
+            return False
+        if place.kind not in {"", "function", "group", "subshell"}:
+            return False
+        # The parent of a function that nothing calls is its definition.
+        if place.kind == "function" and (place.parent is None or not _is_call(place.parent)):
+            return False
+    return True
+
+
+def _is_call(place: BlockPosition) -> bool:
+    return isinstance(place.pipeline.commands[place.pipeline_index], SimpleCommand)
+
+
+_COMPARED = re.compile(r"(?:\$\{?)?([A-Za-z_]\w*)\}?(?:(==|!=|>=|<=|>|<)(\d+))?")
+_NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
+
+
+def _why_false(script: BatchScript, text: str, position: BlockPosition) -> tuple[int, ...] | None:
+    """Return the lines of the values for which a test is false; None if it may be true."""
+    if text.startswith("(("):
+        match = _COMPARED.fullmatch(re.sub(r"\s", "", text[2:-2]))
+        value = _value_of(script, match[1]) if match is not None else None
+        if match is None or value is None or not value[0].isdigit():
+            return None
+        return None if _compares(int(value[0]), match[2] or "!=", int(match[3] or 0)) else value[1]
+    inner = re.sub(r"\A(\[\[?|test)\s|\]\]?\s*\Z", "", text)
+    if text == "false" or re.search(r"&&|\|\||[<>()*]|=~|\s-[ao]\s|[?](?![\s\"'}])", inner):
+        return None
+    block = parse(f"[ {inner} ]").block
+    command = block[0].chain.pipelines[0].commands[0] if len(block) == 1 else None
+    words = command.words[1:-1] if isinstance(command, SimpleCommand) else ()
+    values = [_text_of(script, word, position) for word in words]
+    lines = tuple(line for each in values if each is not None for line in each[1])
+    known = [each[0] if each is not None else None for each in values]
+    # A test of two literals is no test of a setting.
+    if not lines:
+        return None
+    result = _result_of(known)
+    return lines if result is False else None
+
+
+def _result_of(words: list[str | None]) -> bool | None:
+    """Return the result of a test of known words; None if it is unknown."""
+    if words[:1] == ["!"]:
+        inner = _result_of(words[1:])
+        return None if inner is None else not inner
+    if len(words) == 1 and words[0] is not None:
+        return words[0] != ""
+    if len(words) == 2 and words[0] in {"-z", "-n"} and words[1] is not None:
+        return (words[1] == "") == (words[0] == "-z")
+    if len(words) != 3 or None in words:
+        return None
+    left, operator, right = (word or "" for word in words)
+    if operator in {"=", "==", "!="}:
+        return (left == right) != (operator == "!=")
+    if operator in _NUMBERS and left.isdigit() and right.isdigit():
+        return _compares(int(left), _NUMBERS[operator], int(right))
+    return None
+
+
+def _compares(left: int, operator: str, right: int) -> bool:
+    order = (left > right) - (left < right)
+    return {"==": order == 0, "!=": order != 0, ">": order > 0, "<": order < 0, ">=": order >= 0, "<=": order <= 0}[
+        operator
+    ]
+
+
+_Known = tuple[str, tuple[int, ...]]
+"""A value, and the lines that set it."""
+
+
+def _text_of(script: BatchScript, word: Word, position: BlockPosition) -> _Known | None:
+    if word.literal is not None:
+        return word.literal, ()
+    parts = [part for part in word.parts if part.kind != "text" or part.text]
+    if len(parts) != 1 or parts[0].kind != "variable":
+        return None
+    name, detail = parts[0].text, parts[0].detail
+    if name == "?" and not detail:
+        number = next(index for index, each in enumerate(position.block) if each is position.statement)
+        before = position.block[number - 1] if number else None
+        after = [each for each in script.training if each.command.position.statement is before]
+        return ("0", (after[0].line,)) if after else None
+    default = re.fullmatch(r":?-([\w./-]*)", detail)
+    if default is not None and not script.changes(name) and not name.startswith("SLURM"):
+        return default[1], (position.statement.line,)
+    return _value_of(script, name) if not detail or default else None
+
+
+_OF_STATUS = re.compile(
+    r"(?i)rc|ret(val|code)?|(\w+_)?(status|rc|exit|err|code)|e[cs]|exit_?(code|status)|rv|failed|fail"
+)
+
+_STATUS = re.compile(r"\$\?|\$\{\?\}|\$\{PIPESTATUS\[0\]\}")
+
+
+def _value_of(script: BatchScript, name: str) -> _Known | None:
+    """Return the value of a variable that the script sets once, or of the status of a successful training."""
+    given = script.assignments_of(name)
+    setters = r"read|mapfile|readarray|getopts|unset|for|printf\s+-v|select|let"
+    changes = rf"(?m)\b({setters})\b[^\n;]*\b{name}\b|{name}(\+\+|--|[-+]=)"
+    if not given or any(each.in_task or each.is_for_one_command for each in given) or re.search(changes, script.code):
+        return None
+    lines = tuple(each.line for each in given)
+    read = [each for each in given if _STATUS.fullmatch(each.value.text)]
+    after = read and any(launch.line <= read[-1].line for launch in script.training)
+    if after and _OF_STATUS.fullmatch(name) and all(each in read or each.value.text == "0" for each in given):
+        return "0", lines[-1:]
+    each = given[0]
+    loose = each.is_conditional or (each.position is not None and any(p.kind for p in each.position.outward()))
+    if len(given) > 1 or loose or not each.value.is_known or "*" in each.value.text:
+        return None
+    return (each.value.text, lines) if each.is_literal or each.value.has_default else None

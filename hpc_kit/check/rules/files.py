@@ -55,7 +55,7 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             target = _entered(step, "" if entered else None)
             # A relative folder lies in the one that was entered before.
             entered = entered if target == "" else step if target else None
-        folder = _filled(step)
+        folder = _filled(script, step)
         if folder is not None:
             using = (each for each in wide if _reaches(script, folder, each))
         elif entered is not None and _fills_here(step):
@@ -94,11 +94,46 @@ def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bo
 
 def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     """Tell whether the tasks use the folder: on their line, in a variable, or as the current folder."""
-    texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
+    words = (*launch.command.words, *launch.inner_command.words)
+    texts = [word.text for word in words]
     texts += [each.value.text for each in script.exported_assignments if each.line < launch.line]
+    if _gets_parent(script, folder, launch):
+        return True
     before = [step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.line]
     texts += [word.text for step in before for word in step.words]
     return any(_names(text, folder) for text in texts)
+
+
+_WRITTEN_THERE = re.compile(r"(?i)out|save|log|ckpt|checkpoint|tmp|temp|cache|work|scratch|result|chdir|venv|env")
+_READ_THERE = re.compile(r"(?i)data|train|input|src|source|shards|images?")
+"""Words in an option or variable for a folder of results or temporary files, and for one with data."""
+
+
+def _gets_parent(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
+    """Tell whether the program gets a folder around the filled one, to read from it: /tmp/job7 for /tmp/job7/train."""
+    parents = _parents(folder)
+    if not parents:
+        return False
+    before = ""
+    for word in (*launch.command.words, *launch.inner_command.words):
+        name, equals, value = word.text.partition("=")
+        option = name if equals else before
+        if plain_path(value if equals else word.text).rstrip("/") in parents and not _WRITTEN_THERE.search(option):
+            return True
+        before = word.text if word.text.startswith("-") else ""
+    exported = (
+        each for each in script.exported_assignments if each.line < launch.line and _READ_THERE.search(each.name)
+    )
+    return any(plain_path(each.value.text).rstrip("/") in parents for each in exported)
+
+
+def _parents(folder: str) -> set[str]:
+    """Return the folders around a node-local one, up to a folder of the job; /tmp itself belongs to all jobs."""
+    disk = OWN_DISK.match(folder)
+    root = disk.end() if disk is not None else len(folder)
+    parts = folder[root:].strip("/").split("/")
+    found = {folder[:root] + "/" + "/".join(parts[:count]) for count in range(1, len(parts))}
+    return found | ({folder[:root]} if folder.startswith("$") and len(folder) > root else set())
 
 
 def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
@@ -108,7 +143,8 @@ def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
         if each.command.line > launch.line or not elsewhere or each.program.name in _LOOKS:
             continue
         words = each.program.words if each.multiplier else each.command.words
-        if not each.is_training and any(_names(word.text, folder) for word in words):
+        around = {folder, *_parents(folder)}
+        if not each.is_training and any(_names(word.text, path) for word in words for path in around):
             return True
     return False
 
@@ -146,7 +182,7 @@ def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, l
     return alone or any(_entered(step, "here") is None for step in between)
 
 
-def _filled(step: TracedCommand) -> str | None:
+def _filled(script: BatchScript, step: TracedCommand) -> str | None:
     """Return the node-local folder that a command fills."""
     words = step.texts or [""]
     # `find ... -exec cp {} DIR`, `... | xargs cp -t DIR`, but `... | xargs -I{} ssh {} cp ...` fills other nodes, too
@@ -159,12 +195,26 @@ def _filled(step: TracedCommand) -> str | None:
         targets = [after for before, after in pairwise(rest) if before in {"-t", "--target-directory"}]
         places = targets or [text for text in rest if not re.match(r"(\{\}|[+;]|\d+[A-Z]?)\Z|-", text)][-1:]
     elif name in {"tar", "unzip"}:
-        places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
-    elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
+        places = _option_values(rest, r"-\w*[Cd]|--(directory|one-top-level)", r"-C|-d|--(?:directory|one-top-level)=")
+    elif name in {"7z", "7za", "bsdtar", "curl", "hf", "huggingface-cli", "wget"}:
+        places = _option_values(rest, "-[CPOo]|--(local-dir|output)", "-o|-P|--(?:local-dir|output|directory-prefix)=")
+    elif (name, *rest[:1]) in {("git", "clone"), ("uv", "venv")} or name == "virtualenv" or rest[:2] == ["-m", "venv"]:
         places = rest[-1:]
-    match = OWN_DISK.match(places[-1]) if places else None
+    packs = name == "tar" and re.match(r"-?\w*[crtu]\w*\Z|--(create|list|append|update)", rest[0] if rest else "")
+    # `mktemp -p DIR` and `mktemp DIR/XXXX` may make a folder that all nodes share.
+    pattern = _OF_THIS_NODE if re.search(r"mktemp( -[dqt]+)*\)", script.code) else OWN_DISK
+    match = pattern.match(places[-1]) if places and not packs else None
     return None if match is None else plain_path(places[-1]).rstrip("/.")
 
+
+def _option_values(words: list[str], option: str, prefix: str) -> list[str]:
+    """Return the values behind an option, and those in one word with it behind a prefix."""
+    behind = [value for word, value in pairwise(words) if re.fullmatch(option, word)]
+    return behind + [match[1] for word in words if (match := re.match(f"(?:{prefix})(.+)", word))]
+
+
+_OF_THIS_NODE = re.compile(rf"{OWN_DISK.pattern}|\$\(mktemp(-d|\.\.\.)?\)(?=/|\Z)")
+"""A folder of the node, or one with a random name in /tmp."""
 
 _KEEPS_LAST = re.compile(r"(?i)last|latest|newest|current|best|status|state|progress|pid|heartbeat")
 

@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin, written_files
+from hpc_kit.check.bash_syntax import (
+    CompoundCommand,
+    Origin,
+    PipelineUse,
+    SimpleCommand,
+    Word,
+    program_of,
+    simple_commands,
+    written_files,
+)
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.expansion import TaskVariableUse, plain_path
@@ -204,7 +213,8 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
     uses its own node: started by srun on four nodes, it trains four separate models.
 
     Fix: `srun python train.py` with one task per GPU; `deepspeed.init_distributed()` reads the ranks of Slurm's tasks
-    from RANK, WORLD_SIZE and LOCAL_RANK. Or call deepspeed once, with --hostfile and without srun.
+    from RANK, WORLD_SIZE and LOCAL_RANK. Or call deepspeed once, with --hostfile and without srun. Each line of that
+    file is `HOST slots=N`: deepspeed refuses a list of names alone, which mpirun accepts.
     Documented: www.deepspeed.ai/getting-started, "Launching DeepSpeed Training".
     """
     for launch in script.launch_lines:
@@ -221,6 +231,7 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
             what = f"deepspeed uses {count} of the {have} nodes of the job: the rest is idle"
             yield Problem(given, what, "remove --num_nodes", lines, certain=False)
         yield from _slots(script, launch)
+        yield from _bare_hosts(script, launch, agent)
         if launch.stage("srun") is None:
             yield from _first_node_alone(script, launch, agent)
             continue
@@ -242,6 +253,96 @@ def _slots(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
             what = f"the file of hosts gives {slots} slots per node, but a node has {gpus} GPUs: {effect}"
             place, lines = Origin(number, match.start() + 1), (script.line_of_gpus, launch.line)
             yield Problem(place, what, f"write slots={gpus}", lines, certain=slots > gpus)
+
+
+def _bare_hosts(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
+    """Find a file of hosts for deepspeed that the script fills with names alone."""
+    # Whatever writes the slots, the script contains them.
+    if re.search(r"(?i)slots", script.code) or agent.options.keys() & {"no-ssh", "help"}:
+        return
+    given = agent.option("hostfile", "H")
+    named = (
+        given.text if given is not None else next((e.value.text for e in script.assignments_of("DLTS_HOSTFILE")), "")
+    )
+    path = _plain_path(script.resolve(named))
+    uses = [
+        (use, command, file.name)
+        for use in script.pipelines
+        for command in use.pipeline.commands
+        for file in written_files(command)
+        if path and _plain_path(script.resolve(file.name.unquoted)) == path
+    ]
+    if not uses or not all(_prints_hosts(script, use) for use, _, _ in uses):
+        return
+    # Another command may change the file: sed -i, a program that gets its name.
+    name = re.compile(rf"(?<![\w.-]){re.escape(PurePath(path).name)}(?![\w.-])")
+    for step in script.batch_commands:
+        changes = step.name not in _READS_HOSTS and all(step.syntax is not command for _, command, _ in uses)
+        if changes and step is not launch.command and any(name.search(script.resolve(text)) for text in step.texts[1:]):
+            return
+    place = uses[-1][2]
+    what = "deepspeed refuses a file of hosts without slots: each line is a name alone"
+    remedy = f"write sed 's/$/ slots={script.size.gpus_per_node or 'N'}/' behind a pipe"
+    yield Problem(place, what, remedy, (launch.line,))
+
+
+_READS_HOSTS = frozenset(
+    {"cat", "chmod", "cp", "echo", "grep", "head", "ls", "mkdir", "rm", "tail", "test", "touch", "wc", "["}
+)
+_HOST_FILTERS = frozenset({"cat", "grep", "head", "sort", "tail", "tee", "uniq"})
+_ASKS_FOR_HOSTS = re.compile(
+    r"\s*(scontrol\s+show\s+hostnames?\b|srun\s[^|]*\bhostname\b[^|]*\Z|hostname\b|nodeset\s+-e)"
+)
+
+
+def _prints_hosts(script: BatchScript, use: PipelineUse) -> bool:
+    """Tell whether a pipeline prints names of hosts and nothing else."""
+    first, *filters = use.pipeline.commands
+    if any(program_of(each) not in _HOST_FILTERS for each in filters):
+        return False
+    if isinstance(first, CompoundCommand):
+        inside = [each for _, block in first.bodies for each in simple_commands(block)]
+        return bool(inside) and all(
+            program_of(each) in {"echo", "printf"} and _names_hosts(script, each) for each in inside
+        )
+    words = " ".join(word.raw for word in first.words)
+    if _ASKS_FOR_HOSTS.match(words):
+        return True
+    return program_of(first) in {"echo", "printf"} and _names_hosts(script, first)
+
+
+def _names_hosts(script: BatchScript, command: SimpleCommand) -> bool:
+    """Tell whether an echo or printf prints names of hosts."""
+    texts = [word for word in command.words[1:] if not re.match(r"-[neE]+\Z|[\"']?%s(:\d+)?(\\n)?[\"']?\Z", word.raw)]
+    return bool(texts) and all(_is_host(script, word) for word in texts)
+
+
+def _is_host(script: BatchScript, word: Word) -> bool:
+    """Tell whether a word is the name of a host, or a list of them, perhaps with `:N` behind it."""
+    parts = [part for part in word.parts if part.kind != "text" or part.text]
+    rest = "".join(part.text for part in parts[1:] if part.kind == "text")
+    if not parts or not re.fullmatch(r"(:\d*)?", rest) or any(p.kind == "command" for p in parts[1:]):
+        return False
+    if parts[0].kind == "command":
+        return _ASKS_FOR_HOSTS.match(parts[0].text) is not None
+    name = parts[0].text if parts[0].kind == "variable" else ""
+    if name in {"HOSTNAME", "SLURMD_NODENAME"}:
+        return True
+    read = rf"(mapfile|readarray)\b[^\n]*\b{name}\s*<\s*<\(\s*scontrol\s+show\s+hostname"
+    loop_read = rf"scontrol\s+show\s+hostname[^|\n]*\|\s*while\b[^\n;]*\bread\b[^\n;]*\b{name}\s*[;\n]"
+    if name and re.search(f"{read}|{loop_read}", script.code):
+        return True
+    values = [each.value.raw for each in script.written_assignments if each.name == name]
+    for loop in script.compounds("for"):
+        values += [" ".join(loop.texts)] if loop.name == name else []
+    for value in values:
+        asked = re.search(r"\$\(\s*(.*)", value, re.DOTALL)
+        if asked is None or not _ASKS_FOR_HOSTS.match(asked[1]):
+            names = re.findall(r"\$\{?(\w+)", value)
+            lists = [e.value.raw for e in script.written_assignments if e.name in names]
+            if not lists or not all("scontrol show hostname" in text for text in lists):
+                return False
+    return bool(values)
 
 
 def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
