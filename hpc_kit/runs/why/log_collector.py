@@ -303,9 +303,9 @@ class _FileCollector:
         Only a prefix makes a line another rank's. In other files, the very last line is enough.
         """
         last, known = self.reader.last, self.evidence.last
-        end = "\n".join(text for _, text in last).lower()
+        shapes = _shape("\n".join(text for _, text in last)).split(b"\n")
+        end = b"\n".join(set(shapes)).lower().decode()
         may_finish = any(word in end for word in _FINISHED_WORDS)
-        shapes = Counter(_shape(text) for _, text in last) if may_finish else Counter(())
         if not (may_finish or self.labels):
             last = [entry for entry in last[:-1] if entry[1].startswith(("[", "("))] + last[-1:]
         for (_, before), (number, text) in pairwise([(0, ""), *last]):
@@ -322,7 +322,7 @@ class _FileCollector:
             is_script = any(event.traceback for event in self.own) and before.startswith("+ echo ")
             if line.rank is not None and finished and reports_end_of_inputs(line.body):
                 self.evidence.inputs.ended[line.rank] = LastLine(number, line.text, self.log.name)
-            elif line.rank is not None and shapes[_shape(text)] > 1 and _shape(text) in self.memory.counting:
+            elif line.rank is not None and shapes.count(_shape(text)) > 1 and _shape(text) in self.memory.counting:
                 self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
