@@ -10,6 +10,7 @@ import click
 
 from hpc_kit.cli.output import format_table
 from hpc_kit.slurm.job_ids import array_index, base_id
+from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.option_values import fold_indices
 from hpc_kit.slurm.start_forecast import format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState
@@ -47,6 +48,9 @@ def _group_key(line: JobLine) -> tuple[object, ...]:
         return (line.job_id, line.name)
     # Running elements have different remaining times. The row shows the smallest one.
     sentence = None if line.state is JobState.RUNNING else line.sentence
+    # One failure on several nodes is one row.
+    for host in expand(line.status.nodelist) if sentence and line.status and line.status.nodelist else ():
+        sentence = sentence.replace(f" on {host} ", " ")
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
@@ -54,13 +58,19 @@ def _make_row(group: list[JobLine]) -> JobRow:
     first = min(group, key=_time_left)
     job_id, text, next_step = first.job_id, str(first), first.next_step
     if len(group) > 1:
-        array = base_id(job_id)
-        next_step = next_step and next_step.replace(job_id, array)
-        job_id = f"{array}_[{fold_indices(int(array_index(line.job_id)) for line in group)}]"
+        next_step = next_step and next_step.replace(job_id, base_id(job_id))
+        job_id = fold_elements([line.job_id for line in group])
         if first.state is JobState.RUNNING:
             text = text.replace(": ", f": {len(group)} of them, at least ", 1)
     age = (dt.datetime.now() - first.submitted).total_seconds() if first.submitted else None  # noqa: DTZ005 - as Slurm
     return JobRow(job_id, first.name, text, next_step, first.state, _short_time(age), _short_time(first.duration))
+
+
+def fold_elements(job_ids: Sequence[str]) -> str:
+    """Return the ids of elements of one array as Slurm writes them: `12_[0-3,7]`."""
+    if len(job_ids) == 1:
+        return job_ids[0]
+    return f"{base_id(job_ids[0])}_[{fold_indices(int(array_index(job_id)) for job_id in job_ids)}]"
 
 
 def _short_time(seconds: float | None) -> str:

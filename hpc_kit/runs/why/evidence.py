@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
 
+_COPIES = re.compile(r"(?:tar|cp|mv|rsync|unzip|unsquashfs|gzip|zstd|dd|install|wget|curl|scp)\b.*: ")
 _TASK_END = re.compile(r"srun: error: \S+: tasks? \d")
 Strength = int
 EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
@@ -74,6 +75,11 @@ class Event:
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
     about: tuple[int, ...] = ()
     """The ranks that it is about, if these are several."""
+
+    @property
+    def is_of_copy(self) -> bool:
+        """A command of the script printed it that brings data to another place."""
+        return self.line.rank is None and _COPIES.match(self.line.body) is not None
 
     @property
     def is_handled(self) -> bool:
@@ -258,6 +264,10 @@ class Evidence:
     """The number of the last collective that a rank of a process group has called."""
     success: list[tuple[int, Line]] = field(default_factory=list)
     """Lines that report success, with their attempts."""
+    busy: set[int | None] = field(default_factory=set)
+    """Ranks that went on to print while the remaining ranks waited."""
+    results: list[Line] = field(default_factory=list)
+    """Last lines of files that say that the program has written its result."""
     last: dict[tuple[str, int | None], LastLine] = field(default_factory=dict)
     """The last line of each rank in each file."""
     inputs: InputReports = field(default_factory=InputReports)

@@ -560,7 +560,7 @@ _RANK_PREFIX = re.compile(
     r"|\((?:(?:Worker_TP|VllmWorker rank=)(?P<vllm>\d+) |[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
 )
 _STAMP = re.compile(
-    r" ?[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)"
+    r" ?[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _,](?P<time>\d\d:\d\d:\d\d)"
     r"(?P<fraction>[.,]\d+)?(?:Z"
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
