@@ -270,6 +270,31 @@ def test_following_all_ranks_gives_each_line_and_the_jobs_status(slurm: FakeSlur
     assert (status, events[-1]["exit_status"]) == (1, 1)
 
 
+def test_equal_failures_of_an_array_are_printed_once(slurm: FakeSlurm, call: Call, project: Path) -> None:
+    submit("job", "fake", set={"resources.array": "0-3"})
+    slurm.queue("12_0 FAILED", "12_1 FAILED", "12_2 COMPLETED", "12_3 FAILED")
+    error = 'Traceback (most recent call last):\n  File "/w/train.py", line 4, in load\n    open(path)\n{}: {}\n'
+    for index, name in ((0, "KeyError"), (1, "ValueError"), (3, "KeyError")):
+        (project / f"runs/job/12_{index}").mkdir(parents=True)
+        (project / f"runs/job/12_{index}/rank-0.log").write_text(error.format(name, index))
+    lines = call("logs", "12", "-f")[1].splitlines()
+    failed = [line for line in lines if line.startswith("failed")]
+    assert len(failed) == 2
+    assert failed[0].startswith("failed  12_[0,3], ") and "KeyError: 0" in failed[0]
+    assert failed[1].startswith("failed  12_1, ") and "ValueError: 1" in failed[1]
+
+
+def test_the_failed_job_behind_one_that_never_started(slurm: FakeSlurm, call: Call, project: Path) -> None:
+    first = submit("job", "fake")
+    second = submit("job", "fake", set={"resources.dependency": f"afterok:{first.job_id}"})
+    slurm.queue(f"{first.job_id} FAILED", f"{second.job_id} CANCELLED DependencyNeverSatisfied")
+    (project / f"runs/job/{first.job_id}/rank-0.log").write_text("ValueError: shard 3 is empty\n")
+    answer = json.loads(call("why", second.job_id, "--json")[1])
+    assert answer["class"] == "dependency"
+    assert f"job {second.job_id} never started" in answer["cause"]
+    assert f"job {first.job_id} (job) is FAILED: " in answer["cause"] and "shard 3 is empty" in answer["cause"]
+
+
 def test_elements_of_an_array_are_followed_together(slurm: FakeSlurm, call: Call) -> None:
     submit("job", "fake", set={"resources.array": "0-1"})
     slurm.queue("12_0 COMPLETED", "12_1 FAILED")

@@ -79,9 +79,9 @@ SUCCESS = re.compile(
     r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
     r"|error code [1-9]|\b(?:with|code|status)[ :=]+[1-9]\d{0,2}\W*$))"
     r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
-    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?final (?:model"
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
-    r"|\bmodel saved (?:to|in|at)\b|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 """The program reports success."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from hpc_kit.run_files import FirstFailure
@@ -66,6 +67,45 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     if verdict.class_ == "log-folder" and "/" not in verdict.cause:
         verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
     return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
+
+
+def dependencies_of(run: Run) -> list[str]:
+    """Return the ids of the jobs that a job waits for."""
+    option = (run.record.resolved.job.resources.dependency if run.record else None) or ""
+    # The number of minutes behind a plus is no id.
+    return re.findall(r"(?<![+\d_])\d+(?:_\d+)?", option)
+
+
+def name_failed_dependency(verdict: Verdict, run: Run, before: Sequence[tuple[Run, JobState, Verdict]]) -> Verdict:
+    """Return the answer about a job that never started, because a job before it did not end as required.
+
+    Args:
+        verdict: The answer about the job alone.
+        run: The job.
+        before: The jobs that it waits for, their states, and the answers about them.
+    """
+    failed = [each for each in before if each[1].failed or each[1] is JobState.CANCELLED]
+    if not failed:
+        return replace(verdict, class_="dependency", fix=f"see which of the jobs failed: {_command_of_jobs(run)}")
+    reasons = [
+        found.cause if found.class_ == "dependency" else f"job {each.job_id} ({each.name}) is {state}: {found.cause}"
+        for each, state, found in failed
+    ]
+    first, _, cause = failed[0]
+    again = f"; then submit the chain again from job {first.job_id} ({first.name}) on"
+    return replace(
+        cause,
+        cause=f"job {run.job_id} never started, because of its dependency: {'; '.join(reasons)}",
+        class_="dependency",
+        rank=None,
+        ranks=[],
+        host=None,
+        fix=cause.fix if cause.class_ == "dependency" else cause.fix + again,
+    )
+
+
+def _command_of_jobs(run: Run) -> str:
+    return f"sacct -j {','.join(dependencies_of(run)) or 'ID'} -o JobID,State,ExitCode"
 
 
 def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:
