@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from hpc_kit.run_files import FIRST_FAILURE
 from hpc_kit.runs.why import explain
 from hpc_kit.runs.why.report import mask_secrets, verdict_json, verdict_rows
 from hpc_kit.runs.why.verdicts import Verdict
@@ -150,11 +152,12 @@ def test_the_last_attempt_counts_and_earlier_ones_are_named(tmp_path: Path) -> N
     assert verdict.earlier == ["attempt 1: the program failed with KeyError: 'a'"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b"\x7fELF" + bytes(range(256)) * 9])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b"\x7fELF" + bytes(range(256)) * 9, os.urandom(5000)])
 def test_empty_and_binary_logs_are_unknown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "slurm-1.out").write_bytes(content)
     verdict = explain([tmp_path])
-    assert verdict.cause.startswith("unknown")
+    assert verdict.cause.startswith("unknown: ")
+    assert ("binary" in verdict.cause) == bool(content)
     assert verdict.traceback is None
 
 
@@ -204,6 +207,8 @@ def test_a_waiting_job_says_what_to_do(tmp_path: Path) -> None:
         ("WANDB_API_KEY=0123456789abcdef0123456789abcdef", "WANDB_API_KEY=***"),
         ("git clone https://mia:geheim12@host/x.git", "git clone https://mia:***@host/x.git"),
         ("Authorization: Bearer abcdefghijklmnop123456", "Authorization: Bearer ***"),
+        ("GET https://s3/b?X-Amz-Signature=0a1b2c3d&part=1", "GET https://s3/b?X-Amz-Signature=***&part=1"),
+        ("https://host/data?token=tok_98765", "https://host/data?token=***"),
         ("tokens/s 1024 key=value loss=2.31", "tokens/s 1024 key=value loss=2.31"),
         ("KeyError: 'labels'", "KeyError: 'labels'"),
     ],
@@ -1994,6 +1999,19 @@ def test_a_rank_that_says_why_it_leaves(tmp_path: Path) -> None:
     verdict = why(tmp_path, rank__0_log=STEPS + GLOO_WAITED, rank__1_log=left, rank__2_log=STEPS + GLOO_WAITED)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("rank-left-early", 1, "likely")
     assert verdict.cause.endswith("after it had printed: nothing to do, exiting")
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_the_watchdog_ends_a_job_with_the_exit_code_of_the_command_timeout(tmp_path: Path, has_record: bool) -> None:
+    sentence = "no step has ended for 28 s after step 7: rank 0 waits in a.py:9 in f for rank 1 on n2 in a.py:8 in g"
+    if has_record:
+        (tmp_path / FIRST_FAILURE).write_text(f"1 n2 124 1795857406.371 {sentence}\n")
+    ends = "srun: error: n2: task 1: Exited with exit code 124\nsrun: Terminating StepId=4.0\n"
+    ends += "srun: error: n1: task 0: Exited with exit code 1\n"
+    rows = "JobID|State|ExitCode\n4|FAILED|124:0\n"
+    said = f"hpc-kit: {sentence}\n  do     read the stacks: hpc-kit stacks 4\n"
+    verdict = why(tmp_path, rank__0_log=LOST, rank__1_log=said, slurm__4_log=ends, sacct_txt=rows)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("late-rank", 1, "n2")
 
 
 def test_a_rank_that_went_on_while_the_remaining_ranks_waited(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ _TRIGGERS = (
     b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
 )  # fmt: skip
 _DIGITS = b"0123456789"
+_NOT_TEXT = bytes({*range(1, 32), 127} - {*b"\b\t\n\r\x1b"})
 _CONTROLS = bytes({*range(32), 127} - {*b"\n"})
 _RECORDS = frozenset({RECORD, PATCH, SUMMARY, STEPS, VERDICT})
 _NOT_LOGS = frozenset({
@@ -519,7 +520,8 @@ def _decode_wide(data: bytes) -> bytes:
 def _is_binary(data: bytes) -> bool:
     sample = data[:4096]
     # Logs contain single zeros, where nodes wrote to one file over NFS.
-    return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10
+    controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
+    return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10 or controls > len(sample) // 20
 
 
 def clean_text(line: bytes) -> str:
