@@ -66,6 +66,8 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         yield from _idle_nodes(script)
         spread = "array" in script.options or any(launch.multiplier and launch.agent for launch in launches)
         launches = [launch for launch in launches if _waits_for_nodes(launch.agent) and not spread]
+    # Beside an agent, another program mostly prepares something.
+    launches = [launch for launch in launches if launch.agent] or launches
     # A program that reads the hosts from a file may start the remaining processes itself.
     has_hostfile = re.search(r"(host|machine|node)_?file", script.code, re.IGNORECASE) is not None
     request, options = f"{size.min_nodes} nodes", ["nodes"]
