@@ -461,8 +461,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
 
 def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a command submits this script again, or another one with a counter: `sbatch FILE $((N + 1))`."""
-    again = any(_is_this_script(script, text) for text in step.texts[1:])
-    return step.name == "sbatch" and (again or _counts_on(step))
+    if step.name != "sbatch":
+        return False
+    return _counts_on(step) or any(_is_this_script(script, text) for text in step.texts[1:])
 
 
 def _counts_on(step: TracedCommand) -> bool:
