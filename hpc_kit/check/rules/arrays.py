@@ -256,8 +256,9 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
     """Find arrays with one element more or less than the program has shards, or than the stride of a loop."""
     low, high = min(array.indexes), max(array.indexes)
     for each in script.assignments if low == 0 else ():
-        strides = re.search(rf"\+=\s*\$?\{{?{each.name}\}}?\s*(?:[;)]|$)", script.code, re.MULTILINE)
-        if each.value.variable == "SLURM_ARRAY_TASK_MAX" and strides:
+        if each.value.variable != "SLURM_ARRAY_TASK_MAX":
+            continue
+        if re.search(rf"\+=\s*\$?\{{?{each.name}\}}?\s*(?:[;)]|$)", script.code, re.MULTILINE):
             what = f"the stride is the last index, {high}: elements 0 and {high} do the same work"
             yield Problem(each.value, what, "write $SLURM_ARRAY_TASK_COUNT", (line,), certain=True)
     for launch in script.launch_lines:
@@ -462,7 +463,7 @@ def label_without_setting(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         output = launch.command.syntax.output
         texts = [word.text for word in launch.program.words[1:]] + ([output.raw] if output is not None else [])
-        for word in launch.program.words[1:]:
+        for word in launch.program.words[1:] if any("$" in text for text in texts) else ():
             name = word.text.lstrip("-").partition("=")[0].replace("-", "_")
             given = launch.argument(name.replace("_", "-")) if word.text.startswith("--") and len(name) > 1 else None
             if given is None or given.number is None:
@@ -539,5 +540,6 @@ def _hides_element(launch: LaunchLine) -> bool:
 
 def _moves_to_own_folder(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a `cd` before the training goes to a folder of the element alone."""
-    moves = [step for step in script.commands_before(launch.command) if step.name in {"cd", "pushd"} and step.words[1:]]
-    return bool(moves) and differs_between_elements(moves[-1].texts[1])
+    moves = (step for step in reversed(script.moves) if script.is_before(step, launch.command))
+    last = next(moves, None)
+    return last is not None and differs_between_elements(last.texts[1])

@@ -490,14 +490,17 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Lists and set -e; rsync(1), --delete.
     """
     yield from _mirrored_over_project(script)
+    last: dict[int, TracedCommand] = {}
     for step in script.batch_commands:
-        block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
-        before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
+        before = last.get(id(step.position.block))
+        if step.name not in _PRINTS:
+            last[id(step.position.block)] = step
+        if "ERR" in step.trap_signals:
+            return
         if before is None or not step.removes_folders or step.errexit or step.is_conditional or _shielded(before):
             continue
         copied = _copied_paths(before)
-        handled = any("ERR" in each.trap_signals for each in script.commands_before(step))
-        for word in step.syntax.words[1:] if not handled else ():
+        for word in step.syntax.words[1:]:
             target = _path_of(word)
             if target in copied and not _SHORT_LIVED.search(script.resolve(target)):
                 what = f"this deletes {target} also if {before.name} in line {before.line} failed"
@@ -708,12 +711,13 @@ def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
         behind = place.piped_to
         if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
             continue
-        later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
-        if any(each.reads("?") for each in later[:1]):
+        after = script.commands_after(step)
+        later = next((each for each in after if each.position.pipeline is not place.pipeline), None)
+        if later is not None and later.reads("?"):
             name = program_of(behind[-1]) or "its last command"
-            what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
+            what = f"$? in line {later.line} is the status of {name}, and not of the training before the pipe"
             remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
-            yield Problem(launch.stages[0], what, remedy, (step.line, behind[-1].line, later[0].line))
+            yield Problem(launch.stages[0], what, remedy, (step.line, behind[-1].line, later.line))
 
 
 def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:

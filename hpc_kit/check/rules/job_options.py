@@ -378,8 +378,9 @@ def empty_values(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), OPTIONS.
     """
     for each in script.directive_options:
-        named = re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1])
-        if named and not each.value and each.name in _NEEDS_VALUE:
+        if each.value or each.name not in _NEEDS_VALUE:
+            continue
+        if re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1]):
             certain = each.name in {"partition", "nodelist", "qos", "account", "constraint", "array"}
             yield Problem(each, f"--{each.name}= has no value", "write the value, or remove the line", certain=certain)
 

@@ -408,6 +408,8 @@ def _endless_traps(script: BatchScript) -> Iterator[Problem]:
 
 def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     """Tell whether a trap for EXIT starts this job again without a condition, and nothing takes the trap back."""
+    if not trap.trap_signals & {"EXIT", "0"} or trap.is_conditional:
+        return False
     code, handler = trap.trap_code, script.functions.get(trap.trap_code, [])
     others = [step for step in script.commands if step.name == "trap" and step.line > trap.line]
     back = any(step.texts[1:2] == ["-"] or step.trap_signals & {"EXIT", "0"} for step in others)
@@ -415,7 +417,7 @@ def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     above = [*handler, *script.commands_before(trap)]
     stops = any(step.name in {"exit", "return"} and step.is_conditional for step in above)
     stops = stops or re.search(r"(&&|\|\||\bthen)\s*(exit|return)\b", code) is not None
-    if not trap.trap_signals & {"EXIT", "0"} or back or stops or trap.is_conditional:
+    if back or stops:
         return False
     always = [step for step in handler if not (step.is_conditional or step.around(*LOOPS))]
     if any(_requeues_in(step) or is_next_of_chain(script, step) for step in always):
@@ -459,8 +461,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
 
 def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a command submits this script again, or another one with a counter: `sbatch FILE $((N + 1))`."""
-    again = any(_is_this_script(script, text) for text in step.texts[1:])
-    return step.name == "sbatch" and (again or _counts_on(step))
+    if step.name != "sbatch":
+        return False
+    return _counts_on(step) or any(_is_this_script(script, text) for text in step.texts[1:])
 
 
 def _counts_on(step: TracedCommand) -> bool:
@@ -501,9 +504,10 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     # KIT415 reports the checkpoints of a job that starts again.
     if _requeues(script) is not None or script.sources_files:
         return
+    moves = [step for step in script.batch_commands if step.name == "cd"]
     for launch in script.training:
-        moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
-        inside = any(OWN_DISK.match(text) for step in moves[-1:] for text in step.texts[1:2])
+        last = next((step for step in reversed(moves) if script.is_before(step, launch.command)), None)
+        inside = any(OWN_DISK.match(text) for text in (last.texts[1:2] if last is not None else ()))
         for option, word in launch.option_values():
             path = word.text
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))

@@ -58,6 +58,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         return
     known = set_variables(script)
     unread, seen = _unread_variables(script), set[str]()
+    meant: dict[str, str | None] = {}
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
     for _, part in script.nested_parts:
@@ -65,11 +66,14 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         optional = re.match(r":?[-+?=]", part.detail)
         if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
             continue
-        if script.tests_variable(name):
-            continue
-        # Short names such as `LR` and `LN` resemble each other by chance.
-        match = _resembling(name, known) if len(name) >= 6 else None
-        match = match or next((other for other in unread if _shares_word(name, other)), None)
+        if name not in meant:
+            if script.tests_variable(name):
+                seen.add(name)
+                continue
+            # Short names such as `LR` and `LN` resemble each other by chance.
+            near = _resembling(name, known) if len(name) >= 6 else None
+            meant[name] = near or next((other for other in unread if _shares_word(name, other)), None)
+        match = meant[name]
         if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:
             seen.add(name)
             what = f"nothing sets ${name}: this is the status of the command before"
