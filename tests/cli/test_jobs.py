@@ -17,7 +17,7 @@ import pytest
 from hpc_kit.cli import root
 from hpc_kit.cli.output import program_name
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
-from hpc_kit.run_files import END, claim_first_failure
+from hpc_kit.run_files import END, STACKS, VERDICT, claim_first_failure, progress_file
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm, queue_row
@@ -293,6 +293,23 @@ def test_the_failed_job_behind_one_that_never_started(slurm: FakeSlurm, call: Ca
     assert answer["class"] == "dependency"
     assert f"job {second.job_id} never started" in answer["cause"]
     assert f"job {first.job_id} (job) is FAILED: " in answer["cause"] and "shard 3 is empty" in answer["cause"]
+
+
+def test_the_answer_about_a_running_job_that_stands_still(slurm: FakeSlurm, call: Call, project: Path) -> None:
+    job = submit("job", "fake")
+    slurm.queue(f"{job.job_id} RUNNING")
+    run = project / f"runs/job/{job.job_id}"
+    (run / STACKS).mkdir()
+    sentence = "no step has ended for 700 s after step 7: rank 0 waits in a.py:9 in f for rank 1 on n2 in a.py:8 in g"
+    (run / "rank-0.log").write_text(f"hpc-kit: {sentence}\n")
+    (run / STACKS / VERDICT).write_text(json.dumps({"time": 200.0, "step": 7, "sentence": sentence, "ranks": [1]}))
+    note = {"time": 100.0, "step": 7, "numbers": {}, "losses": []}
+    (run / progress_file(0)).write_text(json.dumps(note))
+    answer = json.loads(call("why", job.job_id, "--json")[1])
+    assert answer["cause"].startswith("did not fail: ") and answer["cause"].endswith(sentence)
+    assert (answer["class"], answer["rank"], answer["host"]) == ("late-rank", 1, "n2")
+    (run / progress_file(0)).write_text(json.dumps({**note, "time": 300.0, "step": 8}))
+    assert json.loads(call("why", job.job_id, "--json")[1])["class"] == "running"
 
 
 def test_elements_of_an_array_are_followed_together(slurm: FakeSlurm, call: Call) -> None:

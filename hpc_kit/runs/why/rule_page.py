@@ -85,6 +85,10 @@ nothing after an error, such as a launcher that was not found, or if one of its 
 written. Of several submissions in one terminal, the last refusal counts. A job that waits again after Slurm had ended
 it did not fail, and an exception in a job that still runs is `likely`.
 
+Without Slurm's state, a log that ends with a result, such as a saved model, shows a success that is `likely`. The
+answer about a job that never started, because of its dependency, is that of the job before it. If the watchdog has
+reported a stall of a job that still runs, the answer names the rank that the remaining ranks wait for.
+
 An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
 about other jobs and from days before the job do not count.
 

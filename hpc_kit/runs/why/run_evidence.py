@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
-from hpc_kit.runs.progress import read_hosts
+from hpc_kit.runs.progress import read_hosts, read_progress
 from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.evidence import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
 from hpc_kit.runs.why.log_collector import add_file
 from hpc_kit.runs.why.log_reader import Line, LogFile, seconds_of_year
 from hpc_kit.runs.why.rules import Match, rule_named
 from hpc_kit.runs.why.slurm_tables import JobRow
-from hpc_kit.runs.why.verdicts import UNKNOWN, Verdict
+from hpc_kit.runs.why.verdicts import UNKNOWN, Verdict, proof_of
 from hpc_kit.slurm.nodelist import expand, fold
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
@@ -60,6 +60,8 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     evidence.hosts = read_hosts(run.folder) | evidence.hosts
     evidence.rows.append(_row(run, status, state))
     verdict = decide(evidence)
+    if state is JobState.RUNNING and verdict.cause.startswith("did not fail"):
+        verdict = _add_stall(run, evidence, verdict)
     if verdict.class_ == UNKNOWN:
         verdict = _explain_silence(run, verdict)
     if verdict.class_ == "launch-failure" and verdict.host:
@@ -133,6 +135,24 @@ def _number_ranks(evidence: Evidence, ranks_per_task: int) -> None:
     for event in evidence.events:
         if event.rank is not None and "task" in event.groups:
             event.rank *= ranks_per_task
+
+
+def _add_stall(run: Run, evidence: Evidence, verdict: Verdict) -> Verdict:
+    """Add what the watchdog has said about a running job, if no step has ended since."""
+    progress = read_progress(run)
+    if progress is None or progress.stall is None:
+        return verdict
+    named = [event for event in evidence.events if event.rule.name == "awaited-rank"]
+    late = named[-1] if named else None
+    return replace(
+        verdict,
+        cause=f"{verdict.cause}, but {progress.stall}",
+        class_="late-rank" if late else verdict.class_,
+        rank=late.rank if late else None,
+        host=late.host if late else None,
+        evidence=[*verdict.evidence, *([proof_of(late.line)] if late else [])],
+        fix=f"read the stacks: hpc-kit stacks {run.job_id}; if it does not go on: hpc-kit cancel {run.job_id}",
+    )
 
 
 def _explain_silence(run: Run, verdict: Verdict) -> Verdict:
