@@ -47,7 +47,7 @@ def _group_key(line: JobLine) -> tuple[object, ...]:
         # Jobs of two clusters may have the same id.
         return (line.job_id, line.name)
     # Running elements have different remaining times. The row shows the smallest one.
-    sentence = None if line.state is JobState.RUNNING else line.sentence
+    sentence = "" if line.state is JobState.RUNNING else line.sentence or ""
     # One failure on several nodes is one row.
     for host in expand(line.status.nodelist) if sentence and line.status and line.status.nodelist else ():
         sentence = sentence.replace(f" on {host} ", " ")

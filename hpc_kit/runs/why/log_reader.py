@@ -364,7 +364,9 @@ class LogReader:
 
     def _add_progress(self, lines: Mapping[bytes, int]) -> None:
         seen, counting = self._progress_shapes, self._memory.counting
-        for line, number in lines.items() if seen is not None else ():
+        if seen is None:
+            return
+        for line, number in lines.items():
             states = line.split(b"\r") if b"\r" in line else [line]
             if shapes := counting.intersection(states):
                 is_known = not seen.isdisjoint(shapes)
@@ -496,7 +498,7 @@ class LogReader:
         else:
             texts = [clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]) for line in lines]
         first = self.lines - len(lines) + 1
-        self.last = [(number, text) for number, line in enumerate(texts, first) if (text := line.rstrip())]
+        self.last = [(number, clean) for number, line in enumerate(texts, first) if (clean := line.rstrip())]
 
 
 def has_trigger(shape: bytes) -> bool:
