@@ -2177,6 +2177,31 @@ BAD += [
             "cp d.h5 $TMPDIR/d/\nsrun python t.py --data $TMPDIR",
         )
     ),
+    Bad(
+        "KIT402",
+        HEAD + "for t in a b; do lm_eval $t & done\nwait $!\npython c.py\n",
+        3,
+        E,
+        "the last process of the loop",
+    ),
+    Bad("KIT421", HEAD + "while sleep 9; do date; done &\npython t.py &\nwait\n", 4, E, "which never ends"),
+    Bad("KIT309", FOUR + "export NCCL_SOCKET_IFNAME=docker,lo\nsrun python t.py\n", 3, E, "reaches no other node"),
+    Bad(
+        "KIT253",
+        HEAD + "#SBATCH -a 0-3\nrm -rf /w/$USER/o\npython t.py --log /w/$USER/o/$SLURM_ARRAY_TASK_ID\n",
+        3,
+        W,
+        "deletes",
+    ),
+    Bad("KIT134", HEAD + "export HF_TOKEN='$(< $HOME/token)'\npython t.py\n", 2, W, "does not run this command"),
+    Bad("KIT428", HEAD + "python t.py --ckpt-dir $SLURM_TMPDIR/o\nls $SLURM_TMPDIR/o\n", 2, W, "nothing copies it"),
+    Bad(
+        "KIT505",
+        HEAD + "srun --container-image=a --container-mounts=/r:/results:ro python t.py exp_manager.exp_dir=/results\n",
+        2,
+        E,
+        "mounted read-only",
+    ),
 ]
 
 GOOD = [
@@ -3873,6 +3898,17 @@ GOOD += [
             "python -m venv $L/v\nsrun python t.py --tmp $L",
         )
     ),
+    ("KIT402", HEAD + "for t in a b; do lm_eval $t & done\nwait\npython c.py\n"),
+    ("KIT402", HEAD + "for t in a b; do lm_eval $t; done &\nwait $!\n"),
+    ("KIT421", HEAD + "python t.py & P=$!\nwhile sleep 9; kill -0 $P; do date; done &\nwait $P\n"),
+    (
+        "KIT253",
+        HEAD
+        + "#SBATCH -a 0-3\nrm -rf /w/$USER/o/$SLURM_ARRAY_TASK_ID\npython t.py --log /w/$USER/o/$SLURM_ARRAY_TASK_ID\n",
+    ),
+    ("KIT134", HEAD + "C='$(date +%s)'\neval \"echo $C\"\npython t.py\n"),
+    ("KIT428", HEAD + "python t.py --ckpt-dir $SLURM_TMPDIR/o\nls $SLURM_TMPDIR/o\ncp -r $SLURM_TMPDIR/o .\n"),
+    ("KIT103", HEAD + "#SBATCH -n1\n# SBATCH --nodelist=n3\npython t.py\n"),
 ]
 
 

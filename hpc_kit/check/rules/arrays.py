@@ -13,7 +13,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.files import differs_between_elements
+from hpc_kit.check.rules.files import OWN_DISK, differs_between_elements
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
 from hpc_kit.check.rules.set_up import counts_from_one
@@ -342,7 +342,8 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write the same file.
 
     The elements run at the same time. Each overwrites the previous result, so that one of many remains. If they write
-    their settings to one file, a training may read those of another element.
+    their settings to one file, a training may read those of another element. An `rm -r` at the start deletes the files
+    of elements that started earlier.
 
     Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
     Documented: slurm.schedmd.com/job_array.html.
@@ -381,6 +382,24 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
     yield from _shared_settings(script, directive)
+    yield from _removed_for_all(script, directive)
+
+
+def _removed_for_all(script: BatchScript, directive: DirectiveOption) -> Iterator[Problem]:
+    """Find an `rm -r` of a folder that all elements use: a later element deletes the files of the others."""
+    for step in script.batch_commands:
+        if not step.removes_folders or step.is_conditional or any(_INDEX in word.text for word in step.words):
+            continue
+        later = [launch for launch in script.training if script.is_before(step, launch.command)]
+        texts = [text for launch in later for text in launch.program.texts]
+        for word in step.words[1:]:
+            folder = word.text.rstrip("/")
+            own = differs_between_elements(folder) or OWN_DISK.match(folder) or not re.search(r"/\w", folder)
+            if folder.startswith("-") or own or not any(f"{folder}/" in f"{text}/" for text in texts):
+                continue
+            what = f"each element of the array deletes {folder}, also while others use it"
+            yield Problem(word, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, later[0].line))
+            return
 
 
 def _option_word(launch: LaunchLine, value: ExpandedText) -> Place:

@@ -126,9 +126,9 @@ def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
 
 
 def _sizes(text: str, script: BatchScript) -> set[str]:
-    """Return the size options of a commented-out line that no directive gives."""
+    """Return the size options of a commented-out line that no directive gives. No job needs certain nodes."""
     named = {each.name for each in find_directive_options(["#!", f"{MARK} {text}"]).options}
-    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named}
+    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named} - {"nodelist"}
 
 
 @rule("KIT104")

@@ -521,6 +521,10 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
             break
 
 
+_LOOKS = frozenset({"df", "du", "echo", "ls", "printf", "rm", "stat", "tree", "wc"})
+"""Commands that copy nothing."""
+
+
 def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     """Tell whether a later command, a function, a trap, or a copy beside the training names a folder."""
     disk = OWN_DISK.match(path)
@@ -534,7 +538,7 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
         # Something else may call a function without a call, such as a trap.
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         late = step.trap_code or uncalled or id(step) in after or step.in_background
-        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in {"rm", "echo"}
+        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in _LOOKS
         if late and uses and any(name in text for name in names for text in texts):
             return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):
