@@ -438,6 +438,7 @@ class _Reader:
         start += len(self.text[start:]) - len(self.text[start:].lstrip())
         line = self._origin(min(start, max(len(self.text) - 1, 0))).line
         shown = self.text[start:].partition("\n")[0].strip()[:40]
+        shown = "".join(letter if letter.isprintable() else "?" for letter in shown)
         return SyntaxProblem(line, f"cannot read {shown!r}" if shown else "the end is missing")
 
     # Commands

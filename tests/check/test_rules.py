@@ -10,6 +10,7 @@ import pytest
 from hpc_kit.check.batch_script import BatchScript, Site
 from hpc_kit.check.rule_docs import example_of, explain, explained_codes
 from hpc_kit.check.rules import RULES, Finding, Rule, check
+from hpc_kit.check.text_edits import apply_edits
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from hpc_kit.spec.cluster import Cluster, Node, Partition
@@ -2100,6 +2101,10 @@ BAD += [
         )
     ),
     *(
+        Bad("KIT124", HEAD + f"set -u\n{code}\n", 3, W, "under set -u")
+        for code in ("source ~/miniconda3/bin/activate", "source /opt/py/bin/activate pt", ". activate pt")
+    ),
+    *(
         Bad("KIT408", HEAD + f"{code}\n", line, W, "this test is false")
         for line, code in (
             (4, 'D=0\nsrun python t.py\n[ "$D" = 1 ] && echo kept'),
@@ -3776,6 +3781,10 @@ GOOD += [
     ("KIT202", ONE_A_NODE + "python slots.py > h\ndeepspeed -H h t.py\n"),
     ("KIT311", HEAD + "#SBATCH --gpus=2\n" + "".join(f"CUDA_VISIBLE_DEVICES={n} python t.py {n} &\n" for n in (0, 1))),
     *(
+        ("KIT124", HEAD + f"set -u\n{code}\n")
+        for code in ("source venv/bin/activate", ". $V/bin/activate", "source activate.sh")
+    ),
+    *(
         ("KIT109", HEAD + f"{code}\n")
         for code in (
             "apptainer exec --nv i.sif bash -c 'conda activate a && python t.py'",
@@ -4038,10 +4047,19 @@ def test_lost_cpus_depend_on_the_release(version: str | None, count: int) -> Non
     assert sum(each.code == "KIT205" for each in found) == count
 
 
-@pytest.mark.parametrize("line", ["#SBATCH -\u2014mem=16G", "#SBATCH \u2013-nodes=2"])
-def test_a_long_dash_is_named(line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("#SBATCH -\u2014mem=16G", "#SBATCH --mem=16G"),
+        ("#SBATCH \u2013-nodes=2", "#SBATCH --nodes=2"),
+        ("#SBATCH --mem=4G \u2013nodes=2", "#SBATCH --mem=4G --nodes=2"),
+        ("#SBATCH \u2013n 4", "#SBATCH -n 4"),
+    ],
+)
+def test_a_long_dash_is_named_and_replaced(line: str, fixed: str) -> None:
     (finding,) = find_code(HEAD + line + "\n", "KIT103")
     assert "long dash" in finding.remedy
+    assert apply_edits(HEAD + line + "\n", finding.edits) == HEAD + fixed + "\n"
 
 
 def test_a_carriage_return_at_the_end_of_one_line_does_not_stop_the_check() -> None:

@@ -345,9 +345,11 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.batch_commands:
         texts = step.texts
-        activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
-        file = step.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
-        if (activates or file) and "nounset" in step.options:
+        sourced = " ".join(texts[1:]) if step.name in {"source", "."} else ""
+        # The `activate` of a venv gets no name of an environment.
+        conda = re.match(r"activate(?=\s|\Z)|\S*(conda|mamba|forge)\S*/bin/activate\b|\S+/bin/activate \S", sourced)
+        activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"])
+        if (activates or conda or _SYSTEM_FILE.match(sourced)) and "nounset" in step.options:
             what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
             yield Problem(step, what, "write set +u before it, and set -u after it", (step.options["nounset"],))
             return
