@@ -16,7 +16,7 @@ from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import EXCLUSIVE_FIELDS, Resources
-from hpc_kit.spec.secrets import looks_secret, may_be_secret, secret_arguments
+from hpc_kit.spec.secrets import doubtful_arguments, looks_secret, may_be_secret, secret_arguments
 from hpc_kit.spec.toml_documents import Document
 
 
@@ -115,9 +115,7 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
-    # The template adds resume_args to the command from the second attempt on.
-    words = (*job.command, *(job.restart.resume_args if job.restart else ()))
-    if (argument := next(secret_arguments(words), None)) is not None:
+    if (argument := next(secret_arguments(_arguments(job)), None)) is not None:
         raise SpecError(
             f"{argument} in {origins.of('command')} looks like a secret",
             found="every user of a node can read the arguments of a program, and others the script and its record",
@@ -130,6 +128,11 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         for line in lines:
             assignments = re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line)
             _check_assignments(assignments, partial(document.origin_of, "setup"))
+
+
+def _arguments(job: Job) -> tuple[str, ...]:
+    """Return the command, and resume_args: the template adds them from the second attempt on."""
+    return (*job.command, *(job.restart.resume_args if job.restart else ()))
 
 
 def name_key(origins: Origins) -> str:
@@ -296,6 +299,8 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
     for name, value in job.env.items():
         if may_be_secret(name, str(value)):
             yield f"[env] {name} may be a secret: script and record contain it; export it in the shell that submits"
+    for name in dict.fromkeys(doubtful_arguments(_arguments(job))):
+        yield f"{name} may be a secret: the script and `ps` show it; export it as a variable in the shell that submits"
     resources = job.resources
     for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
         yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(known)}"
