@@ -16,10 +16,14 @@ import click
 
 from hpc_kit.cli.options import runs_option
 from hpc_kit.cli.terminal import echo
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec.default_cluster import VARIABLE
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
+
+_LISTED_IDS = 5
+"""Ids in a row that a command lists; more become a `seq`."""
 
 _UNLIMITED_WIDTH = 100_000
 """Columns of a console in which rich wraps and cuts nothing."""
@@ -31,23 +35,36 @@ def print_line(label: str, text: str, *, right: str = "") -> None:
     echo(f"{body:<76}  {right}" if right else body)
 
 
-def print_next_steps(job_id: str, *, going: bool, rank: int | None = None, failed: bool = False) -> None:
-    """Print the next commands to type, with the `--cluster` and `--runs` options of this command."""
+def print_next_steps(*job_ids: str, going: bool, rank: int | None = None, failed: bool = False) -> None:
+    """Print the next commands to type for some jobs, with the `--cluster` and `--runs` options of this command."""
     cluster = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
     runs = runs_option()
     options = (f" --cluster {quote(cluster)}" if cluster else "") + (f" --runs {quote(runs)}" if runs else "")
     log_option = " -f" if going else " --all" if rank is None else f" --rank {rank}"
     last = "cancel" if going else "why" if failed else ""
+    ids = _join_ids(job_ids)
     for command, option in (("status", ""), ("logs", log_option), *([(last, "")] if last else ())):
-        print_line(command, f"{program_name()} {command} {job_id}{option}{options}")
+        # `logs` is about one job.
+        jobs = job_ids[0] if command == "logs" else ids
+        print_line(command, f"{program_name()} {command} {jobs}{option}{options}")
 
 
-def exit_interrupted(ids: Sequence[str]) -> NoReturn:
-    """Exit after Ctrl-C: list the jobs that keep running, and the next commands for each."""
+def _join_ids(ids: Sequence[str]) -> str:
+    """Return ids as words of a shell: `12 13`, or `$(seq 12 31)` for many in a row."""
+    numbers = [int(each) for each in ids if each.isdecimal()]
+    if len(ids) > _LISTED_IDS and numbers == list(range(numbers[0], numbers[0] + len(ids))):
+        return f"$(seq {ids[0]} {ids[-1]})"
+    return " ".join(ids)
+
+
+def exit_interrupted(ids: Sequence[str], *, unsubmitted: int = 0) -> NoReturn:
+    """Exit after Ctrl-C: list the jobs that keep running, and the next commands."""
     echo()
     for job_id in ids:
         print_line("", f"job {job_id} goes on")
-        print_next_steps(job_id, going=True)
+    if unsubmitted:
+        print_line("", f"not submitted: {format_count(unsubmitted, 'job')}")
+    print_next_steps(*ids, going=True)
     raise click.exceptions.Exit(INTERRUPTED) from None
 
 
