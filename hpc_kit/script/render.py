@@ -21,6 +21,7 @@ from hpc_kit.script.shell_files import read_shell_files, write_shell_files
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import default_cluster
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
+from hpc_kit.spec.shell_code import check_setup
 from hpc_kit.spec.toml_documents import format_toml_value
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
 def render_resolved(resolved: Resolved, *, standalone: bool = False, simple: bool = False, root: Path) -> str:
     """Return the script of a job that is fitted to its cluster; writes no files."""
     _check_variant(resolved, standalone=standalone, simple=simple)
+    check_setup(resolved.cluster.setup, resolved.job.setup)
     if standalone:
         # sbatch may run anywhere: the names in the script start at the project.
         folder = working_folder(resolved, root)
