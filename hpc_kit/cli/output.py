@@ -32,7 +32,11 @@ _UNLIMITED_WIDTH = 100_000
 def print_line(label: str, text: str, *, right: str = "") -> None:
     """Print a label and a text, with an optional time or path at the right."""
     body = f"{label:<7} {text}"
-    echo(f"{body:<76}  {right}" if right else body)
+    echo(f"{body:<{max(0, min(76, _columns() - len(right) - 2))}}  {right}" if right else body)
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def print_next_steps(*job_ids: str, going: bool, rank: int | None = None, failed: bool = False) -> None:
@@ -94,7 +98,7 @@ def print_wrapped(text: str, *, indent: int = 2, err: bool = False) -> None:
     first = text[: len(text) - len(text.lstrip())]
     for line in textwrap.wrap(
         text.lstrip(),
-        max(60, shutil.get_terminal_size((80, 24)).columns),
+        max(60, _columns()),
         initial_indent=first,
         subsequent_indent=first + " " * indent,
         break_long_words=False,
@@ -103,18 +107,29 @@ def print_wrapped(text: str, *, indent: int = 2, err: bool = False) -> None:
         echo(line, err=err)
 
 
-def format_table(rows: Iterable[Sequence[str]], *columns: Literal["left", "right"], first_width: int = 0) -> list[str]:
-    """Return the lines of a table without borders. Cells are never cut, whatever the width of the terminal."""
+def format_table(
+    rows: Iterable[Sequence[str]], *columns: Literal["left", "right"], first_width: int = 0, indent: int = 0
+) -> list[str]:
+    """Return the lines of a table without borders. Cells are never cut, whatever the width of the terminal.
+
+    Columns have a distance of two blanks, or of one where the table would not fit the terminal.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for number, justify in enumerate(columns):
-        table.add_column(justify=justify, no_wrap=True, min_width=None if number else first_width)
-    for row in rows:
-        table.add_row(*map(Text, row))  # Text: a node list such as n[1-3] is not markup
-    console = Console(width=_UNLIMITED_WIDTH, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    return [line.rstrip() for line in capture.get().splitlines()]
+    kept, lines = list(rows), list[str]()
+    for distance in (2, 1):
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, distance, 0, 0))
+        for number, justify in enumerate(columns):
+            table.add_column(justify=justify, no_wrap=True, min_width=None if number else first_width)
+        for row in kept:
+            table.add_row(*map(Text, row))  # Text: a node list such as n[1-3] is not markup
+        console = Console(width=_UNLIMITED_WIDTH, color_system=None)
+        with console.capture() as capture:
+            console.print(table)
+        lines = [line.rstrip() for line in capture.get().splitlines()]
+        # A sentence in the last column may be longer than the line.
+        if columns[-1] == "left" or all(len(line) <= _columns() - indent for line in lines):
+            break
+    return lines

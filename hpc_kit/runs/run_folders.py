@@ -211,7 +211,7 @@ class RunIndex:
         finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
         by_hand = "list your jobs: hpc-kit status --all"
         if all(map(parse_job_ids, ids)):
-            by_hand += f"; find the log of a job by hand: scontrol show job {ids[0]} (StdOut)"
+            by_hand += "; find the log of a job by hand: scontrol show job ID (StdOut)"
         return UnknownJob(
             f"no {'job' if prefix else 'run of'} {', '.join(ids)}",
             found=f"{prefix}{self.root}/ {finding}",
