@@ -190,8 +190,8 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         usable = found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
-    # Files of releases without the sandbox have another name.
-    return Cache(str(folder), "sandboxed-%s.cache") if usable else None
+    # Files of releases without the sandbox, or without its limits, have another name.
+    return Cache(str(folder), "limited-%s.cache") if usable else None
 
 
 @contextmanager
@@ -234,6 +234,7 @@ def _template_errors(name: str) -> Iterator[None]:
 
 
 _REMEDIES = {
+    "OverflowError": "read the template before you use this project; the values of a job are short",
     "RecursionError": "give the template another name than the one that it extends or includes",
     "TemplateRuntimeError": "fill the block 'launch' of base.sbatch.j2: see {page}",
     "UnicodeDecodeError": "save the template as UTF-8",

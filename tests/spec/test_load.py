@@ -594,3 +594,25 @@ def test_a_wrong_partition_or_extends_of_a_cluster_is_refused(project: Path, tex
 def test_an_error_names_the_set_value_as_it_was_meant(project: Path, text: str, found: str, remedy: str) -> None:
     message = error_of(project, MINIMAL, restart__exit_codes=text)
     assert message.endswith(f"found  exit_codes = {found}\n  do     write {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("partition", "notes"),
+    [
+        ("gpx", ["has no [partition.gpx]; the settings of the whole file apply; did you mean gpu?"]),
+        ("gpu,cpu", ["Slurm chooses one later; the settings of the whole file apply, not [partition.gpu]"]),
+        ("gpu", []),
+        ("cpu,long", []),
+    ],
+)
+def test_a_partition_without_a_table_and_a_list_of_partitions_get_a_note(
+    project: Path, partition: str, notes: list[str]
+) -> None:
+    tables = '[partition.gpu]\nsetup = ["module load cuda"]\n[partition.cpu]\n[partition.long]\nmax_time = "7-0"\n'
+    (project / "env" / "mine.toml").write_text(f'slurm = "system"\n{tables}')
+    write(project, MINIMAL)
+    found = [
+        note for note in resolved(project, cluster="mine", resources__partition=partition).notes if "partition" in note
+    ]
+    assert len(found) == len(notes)
+    assert all(note.endswith(end) for note, end in zip(found, notes, strict=True))
