@@ -89,6 +89,10 @@ def main() -> NoReturn:
         echo(f"hpc-kit: {error}", err=True)
         sys.exit(error.exit_status)
     except click.ClickException as error:
+        # `hpc-kit cluster` alone: the message is the help of the group.
+        if isinstance(error, click.UsageError) and error.message.startswith("Usage: "):
+            echo(error.message, err=True)
+            sys.exit(2)
         echo(f"hpc-kit: {error.format_message()}", err=True)
         if isinstance(error, click.UsageError):
             # A missing value of an option has no context.

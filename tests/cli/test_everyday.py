@@ -65,16 +65,20 @@ def test_a_page_is_found_by_the_code_of_a_rule_several_words_and_its_title(kit: 
         (["check", "nb.ipynb"], "'nb.ipynb' is a notebook", "jupyter nbconvert --to python nb.ipynb"),
         (["status", "nope"], "no job nope", "hpc-kit status --all\n"),
         (["render", "-j", "99999x99999", "--", "true"], "more CPUs than a node has", "start at most "),
+        (["render", "ok", "--set", "command="], "wrong value for command", 'command = ["python", "train.py"]'),
+        (["cluster"], "Usage: hpc-kit cluster", "exclude"),
         (["render", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
         (["check", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
     ],
 )
 def test_the_remedy_of_a_wrong_word_helps(kit: Kit, project: Path, words: list[str], what: str, remedy: str) -> None:
     (project / "nb.ipynb").write_text("{}")
+    (project / "jobs" / "ok.toml").write_text('command = ["true"]\n')
     (project / "jobs" / "bad.toml").write_text('command = ["true"]\nsetup = ["true", "if true"]\n')
     done = kit(*words)
     assert done.returncode in {1, 2}
     assert what in done.stderr
+    assert "hpc-kit: Usage" not in done.stderr
     assert remedy in done.stderr
     assert not done.stdout
 
