@@ -66,7 +66,7 @@ def test_a_page_is_found_by_the_code_of_a_rule_several_words_and_its_title(kit: 
         (["status", "nope"], "no job nope", "hpc-kit status --all\n"),
         (["render", "-j", "99999x99999", "--", "true"], "more CPUs than a node has", "start at most "),
         (["render", "ok", "--set", "command="], "wrong value for command", 'command = ["python", "train.py"]'),
-        (["cluster"], "Usage: hpc-kit cluster", "exclude"),
+        (["cluster"], "Write cluster files", "cluster discover"),
         (["render", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
         (["check", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
     ],
