@@ -151,7 +151,7 @@ def find_processes(folder: Path) -> list[int]:
 
 
 def _set_up(folder: Path, settings: dict[str, object]) -> str:
-    argv = [sys.executable, "-m", "pocketslurm", "path", "--state", str(folder), "--settings", "-"]
+    argv = [sys.executable, "-P", "-m", "pocketslurm", "path", "--state", str(folder), "--settings", "-"]
     done = subprocess.run(argv, input=json.dumps(settings), capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(done.stderr)

@@ -138,9 +138,9 @@ def _run_variant(
     if "SLURM_JOB_ID" in os.environ:
         # This process's own step already holds the job's CPUs and memory.
         srun += ["--overlap", "--mem=0"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command_lines = {
-        SPAWN: [sys.executable, "-m", "hpc_kit.bench.training_runs", str(ranks), *argv[1:]],
+        SPAWN: [sys.executable, "-P", "-m", "hpc_kit.bench.training_runs", str(ranks), *argv[1:]],
         TORCHRUN: [*torchrun, *argv[1:]],
         SRUN: [*srun, *argv],
     }

@@ -94,7 +94,7 @@ def run_ranks(
     if world_size() > 1:
         import_module(program).main(dict(options), recorder)
         return
-    argv = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
+    argv = [sys.executable, "-P", "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
     if launcher is None and not mpi:
         master = ("127.0.0.1", network.free_port())
         environs = [torch_variables_of_rank(rank, ranks, (rank, ranks), master) for rank in range(ranks)]
@@ -102,19 +102,14 @@ def run_ranks(
     else:
         prefix = shlex.split(launcher) if launcher else mpirun_command(ranks)
         commands = [(prefix[0], [*prefix, *argv], {})]
-    with ExitStack() as stack:
+    with ExitStack() as stack, processes.ended_together(_GRACE) as start:
         started: list[StartedProcess] = []
-        try:
-            for name, command, environ in commands:
-                # A file needs no reader, as a pipe does.
-                log = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
-                process = processes.start(
-                    command, _RANK_DEFAULTS | os.environ | environ, log if started else subprocess.PIPE
-                )
-                started.append(StartedProcess(name, process, stack.enter_context(process.stdout or log)))
-            _follow_ranks(started, recorder, timeout)
-        finally:
-            processes.end(*(each.process for each in started), grace=_GRACE)
+        for name, command, environ in commands:
+            # A file needs no reader, as a pipe does.
+            log = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+            process = start(command, _RANK_DEFAULTS | os.environ | environ, log if started else subprocess.PIPE)
+            started.append(StartedProcess(name, process, stack.enter_context(process.stdout or log)))
+        _follow_ranks(started, recorder, timeout)
 
 
 _RANK_DEFAULTS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}

@@ -21,30 +21,44 @@ LAST_LINES = 12
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def start(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int) -> subprocess.Popen[str]:
-    """Start a command and send its output to `output`.
+@contextmanager
+def ended_together(
+    grace: float = GRACE,
+) -> Iterator[Callable[[Sequence[str], Mapping[str, str], IO[str] | int], subprocess.Popen[str]]]:
+    """Yield a function that starts a command, with its variables and its output. At the end, all processes are ended.
 
-    The process gets no Ctrl-C from the terminal, so the caller must `end` it.
+    Their children are ended, too. They get no Ctrl-C from the terminal.
+
+    Args:
+        grace: Seconds between SIGTERM and SIGKILL.
     """
-    with _delayed_signals() as received:
-        process = subprocess.Popen(
-            argv,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=dict(environ),
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        )
-        # The handler's exception leaves this function, so the caller would never get the process to end.
-        if received:
-            end(process)
-    return process
+    running: list[subprocess.Popen[str]] = []
+
+    def start(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int) -> subprocess.Popen[str]:
+        # A handler's exception leaves this function: by then, the process is known.
+        with _delayed_signals():
+            running.append(
+                subprocess.Popen(
+                    argv,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environ),
+                    encoding="utf-8",
+                    errors="replace",
+                    start_new_session=True,
+                )
+            )
+        return running[-1]
+
+    try:
+        yield start
+    finally:
+        end(*running, grace=grace)
 
 
 @contextmanager
-def _delayed_signals() -> Iterator[list[int]]:
-    """Delay signals that Python handles to the end of the block; yields the list of received ones."""
+def _delayed_signals() -> Iterator[None]:
+    """Delay signals that Python handles to the end of the block."""
     received: list[int] = []
     before: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
     try:
@@ -53,7 +67,7 @@ def _delayed_signals() -> Iterator[list[int]]:
                 if callable(handler := signal.getsignal(number)):
                     before[number] = handler
                     signal.signal(number, lambda number, _: received.append(number))
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

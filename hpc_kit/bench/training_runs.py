@@ -76,14 +76,11 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], timeout: float)
     """Run a command to its end; return the last lines of its output if it failed."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         # The rank gets SIGTERM when the benchmark ends. Without this, its program would keep running.
-        with processes.interruptible():
-            process = processes.start(argv, environ, log)
+        with processes.interruptible(), processes.ended_together() as start:
             try:
-                ended = f"exit code {code}" if (code := process.wait(timeout)) else ""
+                ended = f"exit code {code}" if (code := start(argv, environ, log).wait(timeout)) else ""
             except subprocess.TimeoutExpired:
                 ended = f"not ended within {timeout:g} s"
-            finally:
-                processes.end(process)
         if not ended:
             return None
         return "\n".join([ended, *processes.last_lines(log)])

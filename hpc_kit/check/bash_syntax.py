@@ -328,16 +328,19 @@ _TEES = frozenset({"tee", "stdbuf", "unbuffer"})
 _ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
 
 
-def as_assignment(word: Word) -> Assignment | None:
-    """Return the assignment that a word is, or None."""
+def as_assignment(word: Word, *, declared: bool = False) -> Assignment | None:
+    """Return the assignment that a word is, or None. `declared`: it is an argument of `export`, which may be quoted."""
     head = word.parts[0] if word.parts else None
-    match = _ASSIGNMENT.match(head.text) if head is not None and head.kind == "text" and not head.quoted else None
+    readable = head is not None and head.kind == "text" and (declared or not head.quoted)
+    match = _ASSIGNMENT.match(head.text) if head is not None and readable else None
     if head is None or match is None:
         return None
     origin = head.origin._replace(column=head.origin.column + match.end() if head.origin.exact else head.origin.column)
     rest = head._replace(text=head.text[match.end() :], raw=head.raw[match.end() :], origin=origin)
     parts = (rest, *word.parts[1:]) if rest.text else word.parts[1:]
-    value = Word(parts, word.raw[match.end() :], word.line, origin.column, word.elements)
+    # In `export "NAME=value"`, the quote stands in front of the name.
+    raw = word.raw[0] + word.raw[match.end() + 1 :] if head.quoted else word.raw[match.end() :]
+    value = Word(parts, raw, word.line, origin.column, word.elements)
     return Assignment(match[1], value, bool(match[3]), match[2] is not None)
 
 
@@ -474,9 +477,10 @@ class _Reader:
 
     def _is_negated(self, first: Node) -> bool:
         """Tell whether an odd number of `!` stands before a command."""
-        before = self._grammar.source[: first.start_byte]
-        blanks = range(len(before.rstrip()), len(before))
-        return len(self._grammar.negations.intersection(blanks)) % 2 == 1
+        source, start = self._grammar.source, first.start_byte
+        while start > 0 and source[start - 1 : start].isspace():
+            start -= 1
+        return len(self._grammar.negations.intersection(range(start, first.start_byte))) % 2 == 1
 
     def _command(self, nodes: list[Node]) -> Command:
         """Read a command and its redirections."""

@@ -382,8 +382,16 @@ class BatchScript:
 
     def commands_of(self, launch: LaunchLine) -> list[TracedCommand]:
         """Return the commands of the shell code that a launch line starts."""
-        inside = [step for step in self.commands if launch.command.position in step.position.outward()]
-        return [step for step in inside if step is not launch.command]
+        return [step for step in self._commands_at[id(launch.command.position)] if step is not launch.command]
+
+    @cached_property
+    def _commands_at(self) -> dict[int, list[TracedCommand]]:
+        """The commands at each position and in the shell code that starts there."""
+        found: dict[int, list[TracedCommand]] = {}
+        for step in self.commands:
+            for place in step.position.outward():
+                found.setdefault(id(place), []).append(step)
+        return found
 
     def launches_of(self, assignment: TracedAssignment) -> list[LaunchLine]:
         """Return the launch lines whose shell code, or whose command line, makes an assignment."""
@@ -441,7 +449,16 @@ class BatchScript:
 
     def commands_in(self, compound: CompoundCommand) -> list[TracedCommand]:
         """Return the commands of a compound command."""
-        return [step for step in self.commands if step.is_inside(compound)]
+        return self._commands_in.get(id(compound), [])
+
+    @cached_property
+    def _commands_in(self) -> dict[int, list[TracedCommand]]:
+        """The commands of each compound command."""
+        found: dict[int, list[TracedCommand]] = {}
+        for step in self.commands:
+            for compound in {id(each) for each in step.compounds}:
+                found.setdefault(compound, []).append(step)
+        return found
 
     def compounds(self, kind: str) -> list[CompoundCommand]:
         """Return all compound commands of a kind that contain a command."""
@@ -486,6 +503,11 @@ class BatchScript:
         """Return the commands below a command."""
         return self.commands[self._numbers[id(step)] + 1 :]
 
+    @cached_property
+    def moves(self) -> list[TracedCommand]:
+        """Every `cd FOLDER` and `pushd FOLDER`, in order."""
+        return [step for step in self.commands if step.name in {"cd", "pushd"} and len(step.words) > 1]
+
     def is_before(self, step: TracedCommand, other: TracedCommand) -> bool:
         """Tell whether a command is above another one."""
         return self._numbers[id(step)] < self._numbers[id(other)]
@@ -518,7 +540,16 @@ class BatchScript:
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""
-        return [each for each in self.assignments if each.name in names]
+        numbers = (number for name in set(names) for number in self._assignments_to.get(name, ()))
+        return [self.assignments[number] for number in sorted(numbers)]
+
+    @cached_property
+    def _assignments_to(self) -> dict[str, list[int]]:
+        """The numbers of the assignments to each variable."""
+        found: dict[str, list[int]] = {}
+        for number, each in enumerate(self.assignments):
+            found.setdefault(each.name, []).append(number)
+        return found
 
     @cached_property
     def assigned(self) -> frozenset[str]:
@@ -539,7 +570,7 @@ class BatchScript:
         """Replace variables by their values, if the script sets them once."""
 
         def value(match: re.Match[str]) -> str:
-            values = [each.value.text for each in self.assignments if each.name == match[1]]
+            values = [each.value.text for each in self.assignments_of(match[1])]
             return values[0] if len(values) == 1 else match[0]
 
         return re.sub(r"\$\{?(\w+)\}?", value, text)
@@ -609,7 +640,7 @@ class BatchScript:
         """Tell whether the next command is an option, so that the line was meant to continue."""
         return any(re.match(r"--?[A-Za-z]", step.name) for step in self.commands_after(launch.inner_command)[:1])
 
-    @property
+    @cached_property
     def sources_files(self) -> bool:
         """True if the script sources files with unknown variables, except the usual set-up of an environment."""
         usual = re.compile(r"(activate|conda\.sh|bashrc|bash_profile|profile|modules?\.sh|lmod.*|init/bash)\Z")

@@ -84,7 +84,7 @@ def _start_torch(environ: Mapping[str, str]) -> subprocess.Popen[str] | None:
     except metadata.PackageNotFoundError:
         return None
     return subprocess.Popen(
-        [sys.executable, "-c", _TORCH],
+        [sys.executable, "-P", "-c", _TORCH],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

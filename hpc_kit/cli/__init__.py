@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from hpc_kit.cli.groups import LazyGroup, ReaderGoneError, epilog, first_example
-from hpc_kit.cli.terminal import echo
+from hpc_kit.cli.terminal import discard_output, echo
 from hpc_kit.errors import HpcKitError
 from hpc_kit.runs.backend_registry import register_backend
 
@@ -107,6 +107,7 @@ def main() -> NoReturn:
         sys.exit(no_reader.status)
     except OSError as error:
         # Code that reads and writes files raises HpcKitError. This error is about standard output, such as a full disk.
+        discard_output()
         if error.errno == errno.ENOENT and not error.filename:
             # Only a removed current folder raises ENOENT without a file name.
             gone = HpcKitError("the current folder is gone", remedy="cd to one that exists")

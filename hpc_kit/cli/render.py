@@ -23,6 +23,7 @@ from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.script.context import needed_folders
 from hpc_kit.script.render import render_resolved
 from hpc_kit.script.shell_files import write_shell_files
+from hpc_kit.shared_folders import make_folder
 from hpc_kit.spec import search_path
 
 
@@ -84,8 +85,8 @@ def command(
         echo(f"hpc-kit: {note}", err=True)
     # Slurm creates no folders. A job whose log folder is missing fails without any output.
     for folder in needed_folders(resolved):
-        with suppress(OSError):
-            (root / folder).mkdir(parents=True, exist_ok=True)
+        with suppress(RecordError):
+            make_folder(root / folder)
     # A file or a pipe gets the bytes that `submit` passes to sbatch; a terminal gets them without escape sequences.
     if sys.stdout.isatty():
         echo(text, nl=False)

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, literal_pattern, working_folder
+from hpc_kit.shared_folders import keep_entries, make_folder, remove_empty_folders
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import array_index, base_id
 from hpc_kit.spec.resolve import Resolved
@@ -87,7 +88,9 @@ def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False)
         RecordError: A folder cannot be created.
     """
     logs, launch = log_patterns_of(resolved, root), resolved.job.launch
-    made = make_folder(working_folder(resolved, root) / resolved.log_folder)
+    folder = working_folder(resolved, root) / resolved.log_folder
+    made = make_folder(folder)
+    keep_entries(folder)  # a script that was submitted by hand has created it
     # The script creates the run folder, which is the default folder of rank logs.
     named = [logs.batch, logs.batch_error, logs.ranks if launch.output else None, logs.ranks_error]
     try:
@@ -123,33 +126,6 @@ def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
             remedy="choose another folder for output, or get the right to write there",
         )
     return made
-
-
-def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
-    """Create a folder and its parents; returns the created folders, outermost first."""
-    made: list[Path] = []
-    try:
-        missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
-        for each in reversed(missing):
-            each.mkdir(mode, exist_ok=True)
-            made.append(each)
-    except OSError as error:
-        remove_empty_folders(made)
-        raise RecordError(
-            f"cannot make the folder {folder}",
-            found=error.strerror or str(error),
-            remedy="choose one that you may write to: runs = '/path' in the cluster file, or --set cluster.runs=/path",
-        ) from error
-    return made
-
-
-def remove_empty_folders(made: list[Path]) -> None:
-    """Remove the folders that `make_folder` created, as far as they are still empty."""
-    for folder in reversed(made):
-        try:
-            folder.rmdir()
-        except OSError:
-            continue
 
 
 class LogReader:

@@ -1,12 +1,13 @@
 """The shell files that rendered scripts call: from templates/shell they are copied to the runs folder of the project.
 
 A job may wait for days while hpc_kit is upgraded. Therefore a hash of the content names the folder, and the files in it
-never change.
+never change. Jobs execute them, so each user of a common project has a folder of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from hpc_kit.errors import RecordError, explain_file_errors
 from hpc_kit.run_files import write_whole
 from hpc_kit.script.context import working_folder
+from hpc_kit.shared_folders import belongs_to_user, make_folder, own_folder
 from hpc_kit.spec import search_path
 from hpc_kit.spec.resolve import Resolved
 
@@ -50,7 +52,9 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
     texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
     digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()
     # The name starts with a letter, because folders below `runs` that are named by a number are jobs.
-    return ShellFiles(texts, f"{resolved.cluster.runs}/{FOLDER}/h{digest[:8]}")
+    parent = f"{resolved.cluster.runs}/{FOLDER}"
+    folder = own_folder(working_folder(resolved, root) / parent / f"h{digest[:8]}")
+    return ShellFiles(texts, f"{parent}/{folder.name}")
 
 
 def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
@@ -62,19 +66,24 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     folder = working_folder(resolved, root) / files.folder
     what = f"cannot write the shell files of the script to {folder}"
     remedy = "choose another folder: --set cluster.runs=/path; or use --standalone, which needs no files"
+    try:
+        make_folder(folder)
+    except RecordError as error:
+        raise RecordError(what, found=error.found, remedy=remedy) from error
     with explain_file_errors(RecordError, what, remedy):
+        if not belongs_to_user(folder):
+            raise RecordError(what, found="it belongs to another user, who could change your jobs", remedy=remedy)
+        # Other members of the project may submit the script. The files contain no values of a job.
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(0o755)
         for name, content in files.texts.items():
             _write_shared(folder / name, content.encode())
 
 
 def _write_shared(path: Path, content: bytes) -> None:
     with suppress(FileNotFoundError):
-        if path.read_bytes() == content:
+        if path.read_bytes() == content and belongs_to_user(path) and not path.stat().st_mode & 0o022:
             return
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Other members of the project may submit the script. The files contain no values of a job.
-        path.parent.chmod(0o755)
     write_whole(path, content, 0o644, lasting=False)
     path.chmod(0o644)  # whatever the umask
 

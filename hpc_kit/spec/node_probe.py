@@ -53,7 +53,18 @@ def probe_node(client: SlurmClient, options: Sequence[str]) -> tuple[Fact, ...]:
     """
     # The interpreter of a login node may not exist on the nodes of a cluster.
     python = sys.executable if client.embedded else "python3"
-    argv = ["srun", "--nodes=1", "--ntasks=1", "--time=5", "--job-name=hpc-kit-probe", *options, python, "-c", PROGRAM]
+    argv = [
+        "srun",
+        "--nodes=1",
+        "--ntasks=1",
+        "--time=5",
+        "--job-name=hpc-kit-probe",
+        *options,
+        python,
+        "-I",
+        "-c",
+        PROGRAM,
+    ]
     answer = client.run(argv, timeout=SECONDS)
     lines = answer.stdout.strip().splitlines()
     try:

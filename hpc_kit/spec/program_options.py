@@ -57,7 +57,7 @@ def list_programs(root: Path) -> list[Program]:
             try:
                 table = tomllib.loads(path.read_text(encoding="utf-8")).get("program")
                 program = convert(table, Program) if table else None
-            except (OSError, ValueError, ValidationError):
+            except (OSError, ValueError, ValidationError, RecursionError):
                 continue  # reported when this job is submitted
             if program:
                 found.setdefault(PurePath(program.file).name, program)

@@ -72,7 +72,11 @@ def read_document(path: Path, name: str) -> Document:
     except UnicodeDecodeError as error:
         raise SpecError(f"cannot read {name}", found=str(error), remedy="write a TOML file in UTF-8") from error
     try:
-        data = tomllib.loads(text)
+        data = _without_times(tomllib.loads(text))
+    except RecursionError as error:
+        raise SpecError(
+            f"{name} is nested too deeply", remedy="remove brackets: no file of hpc-kit needs 100 levels"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         remedy = "write text in quotes and one key on each line: time = '02:00:00'"
         if "overwrite" in str(error) or "twice" in str(error):
@@ -80,7 +84,6 @@ def read_document(path: Path, name: str) -> Document:
         elif "Unclosed" in str(error) or "Unterminated" in str(error):
             remedy = "close the bracket or the quote"
         raise SpecError(f"{name} is not TOML", found=str(error), remedy=remedy) from error
-    data = _without_times(data)
     return Document(data, (Layer(name, text, data),))
 
 

@@ -27,11 +27,11 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
 from hpc_kit.errors import HpcKitError, RecordError, SpecError, SubmitRefused
-from hpc_kit.runs.logs import make_folder
 from hpc_kit.runs.record import describe_os_error
 from hpc_kit.script.context import working_folder
 from hpc_kit.script.quoting import shell_word
 from hpc_kit.script.render import render_resolved
+from hpc_kit.shared_folders import make_folder, own_folder
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import load
@@ -76,6 +76,15 @@ SIGNAL_DELAY = 90
 ENDLESS_MINUTES = 10 * 365 * 24 * 60
 
 MAP_TABLE_SUFFIX = "_table.jsonl"
+
+SUBMITIT_MAIN = (
+    "import os, sys; folders = [folder or os.getcwd() for folder in sys.path]; sys.path = [*filter(None, sys.path)]; "
+    "from submitit.core.submission import submitit_main; sys.path = folders; submitit_main()"
+)
+"""`python -m submitit.core._submit`, but a file of the current folder such as types.py replaces no module of Python.
+
+Functions of modules in the current folder are imported. Runs with any version of Python in a container.
+"""
 
 DEFAULT_JOB = Job(name="submitit", description="functions of an Executor", command=("python",))
 """The job of an Executor without a job file; submitit's jobs have this name, too."""
@@ -131,7 +140,7 @@ class Executor(SlurmExecutor):
         job: Name or path of a job file, or a job. Its command is not used. Default: one rank on one node, until
             `update_parameters` asks for more.
         folder: Folder of pickles, results and logs, which all nodes must see. `%j` in it is the job id. Default:
-            runs/functions below `root`.
+            runs/functions below `root`, or runs/functions-UID if it is another user's.
         cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
         set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
@@ -158,9 +167,8 @@ class Executor(SlurmExecutor):
         python: str | None = None,
     ) -> None:
         self.root = Path(root or current_folder()).absolute()
-        super().__init__(
-            folder or self.root / "runs" / "functions", max_num_timeout, max_pickle_size_gb, python or "python"
-        )
+        folder = folder or own_folder(self.root / "runs" / "functions")
+        super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
         self._job = job
         choice = ClusterChoice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
@@ -212,7 +220,7 @@ class Executor(SlurmExecutor):
 
     @property
     def _submitit_command_str(self) -> str:
-        return f"{self.python} -u -m submitit.core._submit {shlex.quote(str(self.folder))}"
+        return f"{self.python} -u -c {shlex.quote(SUBMITIT_MAIN)} {shlex.quote(str(self.folder))}"
 
     def _num_tasks(self) -> int:
         return self._resolve().ntasks

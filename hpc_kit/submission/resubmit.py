@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import RECORD, SCRIPT
 from hpc_kit.script.render import render_resolved
+from hpc_kit.shared_folders import belongs_to_user
 from hpc_kit.slurm.job_ids import array_index, base_id
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
@@ -60,6 +62,7 @@ def prepare_resubmission(run: Run, settings: Mapping[str, object], root: Path) -
             remedy=f"submit a part of the array: hpc-kit resubmit {base_id(run.job_id)} --set resources.array={index}",
         )
     folder = run.array_folder
+    require_own_run(folder)
     try:
         record = json.loads((folder / RECORD).read_bytes())
         resolved = msgspec.convert(record["resolved"], Resolved)
@@ -75,6 +78,22 @@ def prepare_resubmission(run: Run, settings: Mapping[str, object], root: Path) -
         resolved = resolve(loaded, root=root)
         text = render_resolved(resolved, root=root)
     return Resubmission(run.job_id, resolved, text, describe_changes(record.get("git") or {}, root))
+
+
+def require_own_run(folder: Path) -> None:
+    """Raise an error if another user could have written the script or the record in a run folder.
+
+    Raises:
+        RecordError: One of them belongs to another user.
+    """
+    for path in (folder, folder / RECORD, folder / SCRIPT):
+        with suppress(FileNotFoundError):
+            if not belongs_to_user(path):
+                raise RecordError(
+                    f"job {folder.name} cannot be submitted again by you",
+                    found=f"{path} belongs to user {path.lstat().st_uid}: its script would run in your name",
+                    remedy="submit the job by its name: hpc-kit submit JOB",
+                )
 
 
 def describe_changes(git: Mapping[str, object], root: Path) -> str:

@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, write_whole
 from hpc_kit.runs.record import NewRecord, describe_os_error, encode_record
+from hpc_kit.shared_folders import belongs_to_user, make_folder
 from hpc_kit.submission.provenance import add_git_state
 
 if TYPE_CHECKING:
@@ -90,8 +91,6 @@ def name_pickles(own: Path, job_id: str) -> None:
     if pickles is None:
         return
     from submitit.core.utils import JobPaths
-
-    from hpc_kit.runs.logs import make_folder
 
     for index, path in enumerate(pickles.paths):
         paths = JobPaths(pickles.folder, f"{job_id}_{index}" if pickles.array else job_id)
@@ -169,8 +168,11 @@ class Staging:
 
 
 def is_unanswered(own: Path) -> bool:
-    """Return whether the folder belongs to a submission whose answer will not come any more."""
+    """Return whether the folder belongs to a submission of this user whose answer will not come any more."""
     try:
+        # A list of pickles that another member of the project has planted would move or delete files.
+        if not belongs_to_user(own):
+            return False
         return (own / UNANSWERED).exists() or time.time() - own.stat().st_mtime > IN_FLIGHT_SECONDS
     except OSError:
         return False  # Another process removed it.

@@ -14,11 +14,12 @@ from msgspec import structs
 from hpc_kit.check.prerequisites import check_faults, check_program, check_syntax
 from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
-from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
+from hpc_kit.runs.logs import make_log_folders
 from hpc_kit.runs.record import RecordedGit
 from hpc_kit.script.context import working_folder
 from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.script.shell_files import write_shell_files
+from hpc_kit.shared_folders import remove_empty_folders
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 from hpc_kit.spec import partition_checks

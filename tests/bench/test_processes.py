@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,14 +39,10 @@ def wait_for_pid(path: Path) -> int:
     return int(path.read_text())
 
 
-def start_script(script: str) -> subprocess.Popen[str]:
-    return processes.start(["sh", "-c", script], os.environ, subprocess.DEVNULL)
-
-
 def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
-    process = start_script(STAYS.format(tmp_path / "pid"))
-    child = wait_for_pid(tmp_path / "pid")
-    processes.end(process, grace=0.1)
+    with processes.ended_together(0.1) as start:
+        process = start(["sh", "-c", STAYS.format(tmp_path / "pid")], os.environ, subprocess.DEVNULL)
+        child = wait_for_pid(tmp_path / "pid")
     assert process.returncode == -signal.SIGKILL
     assert wait_until_gone(child)
 
@@ -70,9 +67,29 @@ def test_a_program_that_takes_too_long_leaves_no_child(tmp_path: Path) -> None:
 def test_the_first_failed_process_is_found_and_a_killed_one_has_priority(last: str) -> None:
     kills = "kill" in last
     scripts = ["exit 0", "exit 3" if kills else last, f"sleep 0.5; {last if kills else 'exit 3'}"]
-    running = [start_script(script) for script in scripts]
-    assert processes.ExitOrder(running).first_failure() == (2 if kills else 1)
-    assert processes.ExitOrder([start_script("exit 0")]).first_failure() is None
+    with processes.ended_together() as start:
+        running = [start(["sh", "-c", script], os.environ, subprocess.DEVNULL) for script in scripts]
+        assert processes.ExitOrder(running).first_failure() == (2 if kills else 1)
+        assert processes.ExitOrder([start(["true"], os.environ, subprocess.DEVNULL)]).first_failure() is None
+
+
+def test_a_signal_while_a_process_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen[str]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        processes.interruptible(),
+        processes.ended_together() as start,
+    ):
+        start(["sleep", "1000"], os.environ, subprocess.DEVNULL)
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_the_end_of_a_process_is_described() -> None:

@@ -39,7 +39,7 @@ def part(environ: dict[str, str], name: str) -> InstalledPart:
 @pytest.fixture(autouse=True)
 def torch_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the process with torch prints, without the seconds of its import."""
-    monkeypatch.setattr(installation, "_TORCH", 'print(\'["2.9.0+cpu", null, [], ["gloo"]]\')')
+    monkeypatch.setattr(installation, "_TORCH", 'import enum; print(\'["2.9.0+cpu", null, [], ["gloo"]]\')')
 
 
 def test_a_bare_machine_names_the_line_to_type(bare: dict[str, str]) -> None:
@@ -55,6 +55,14 @@ def test_torch_is_asked_in_another_process(bare: dict[str, str]) -> None:
     assert part(bare, "torch") == InstalledPart(
         "torch", "ok", "2.9.0+cpu; backends gloo", "the training programs, bench"
     )
+
+
+def test_torch_does_not_import_files_of_the_current_folder(
+    bare: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "enum.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    assert part(bare, "torch").state == "ok"
 
 
 def test_a_torch_that_sees_no_gpu_is_broken(bare: dict[str, str]) -> None:

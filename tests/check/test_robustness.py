@@ -114,7 +114,7 @@ def test_two_hundred_pipes_that_set_a_variable_take_seconds() -> None:
     assert time.process_time() - start < 10
 
 
-@pytest.mark.parametrize("steps", [200, pytest.param(800, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [200, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (800, 2800))])
 def test_many_steps_in_branches_take_seconds(steps: int) -> None:
     start = time.process_time()
     branch = "if [ $X = {0} ]; then srun python t.py | tee a; else srun python u.py | tee b; fi\n"

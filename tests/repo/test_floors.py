@@ -23,6 +23,7 @@ MODULES = {
 ROOMS = (
     "errors",
     "run_files",
+    "shared_folders",
     "plotting",
     "slurm",
     "spec",

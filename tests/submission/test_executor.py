@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -25,7 +26,7 @@ from hpc_kit.slurm.client import SlurmClient, user_name
 from hpc_kit.slurm.job_status import SACCT_FIELDS
 from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.submission import lost_answers
-from hpc_kit.submission.executor import Executor, PartlySubmitted
+from hpc_kit.submission.executor import SUBMITIT_MAIN, Executor, PartlySubmitted
 from hpc_kit.submission.job_handles import FunctionJob, ScriptFailed, ScriptJob
 from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
 from tests.runs.fake import FakeSlurm, now
@@ -73,7 +74,7 @@ def test_the_script_is_rendered_by_hpc_kit_and_keeps_submitits_protocol(
     assert "wckey" not in given
     assert "export SUBMITIT_EXECUTOR=slurm\n" in script
     assert f"--output={folder}/%j_%t_log.out --error={folder}/%j_%t_log.err --open-mode=append" in script
-    assert f"{sys.executable} -u -m submitit.core._submit {folder} ||" in script
+    assert f"{sys.executable} -u -c '{SUBMITIT_MAIN}' {folder} ||" in script
     assert (project / "runs/job/12/script.sbatch").read_text() == script
     assert job.paths.submission_file.read_text() == script
     assert job.paths.submitted_pickle.is_file()
@@ -254,7 +255,7 @@ def test_if_one_function_cannot_be_pickled_no_pickle_remains(slurm: FakeSlurm, p
 def test_a_custom_python_command_is_used_unchanged(slurm: FakeSlurm) -> None:
     python = "apptainer exec 'my image.sif' python"
     Executor(job="job", folder="pickles", cluster="fake", python=python).submit(functions.add, 1, 1)
-    assert "apptainer exec 'my image.sif' python -u -m submitit.core._submit /" in slurm.read("12.script")
+    assert f"apptainer exec 'my image.sif' python -u -c '{SUBMITIT_MAIN}' /" in slurm.read("12.script")
 
 
 def test_the_default_cluster_fits_the_machine(slurm: FakeSlurm, project: Path) -> None:
@@ -364,6 +365,19 @@ def test_a_function_returns_one_result_per_rank(embedded: SlurmClient, project: 
     copy = pickle.loads(pickle.dumps(job))
     copy.wait()
     assert copy.results() == [(0, 5), (1, 5)]
+
+
+def test_files_of_the_project_replace_no_module_of_python(embedded: SlurmClient, project: Path) -> None:
+    for name in ("types", "enum", "argparse"):
+        (project / f"{name}.py").write_text("raise RuntimeError('imported')\n")
+    (project / "steps.py").write_text("def double(number):\n    return 2 * number\n")
+    sys.path.append(str(project))
+    try:
+        double = importlib.import_module("steps").double  # pickled by its name
+        assert Executor(cluster="here").submit(double, 21).result() == 42
+    finally:
+        sys.path.remove(str(project))
+        del sys.modules["steps"]
 
 
 def test_the_exception_of_the_first_failed_rank_is_raised(embedded: SlurmClient, project: Path) -> None:

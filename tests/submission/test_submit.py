@@ -239,17 +239,6 @@ def test_a_sticky_folder_keeps_the_latest_of_another_user(
     assert tree(project / "runs/job") == ["12", "12/record.json", "12/script.sbatch"]
 
 
-def test_only_the_folder_of_a_run_is_private(slurm: FakeSlurm, project: Path) -> None:
-    before = os.umask(0o002)
-    try:
-        job = submit("job", "fake")
-    finally:
-        os.umask(before)
-    folders = (project / "runs", project / "runs" / "job", job.run.folder)
-    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o775, 0o775, 0o700]
-    assert 'install -d -m 700 "$HPC_KIT_RUN"' in slurm.read("12.script")
-
-
 def test_secrets_are_masked_in_record_and_patch(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
         subprocess.run(["git", *words], cwd=project, check=True)

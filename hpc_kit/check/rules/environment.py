@@ -51,10 +51,12 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
     """
     login = _LOGIN.match(script.lines[0]) is not None
     learnt = login or not script.is_shell or "BASH_ENV" in script.options.get("export", "")
+    starts_other = (launch for launch in script.launch_lines if any(map(_has_own_functions, launch.stages)))
+    elsewhere = {id(step) for launch in starts_other for step in script.commands_of(launch)}
     for step in script.batch_commands:
         # A function of that name passes its arguments on: `conda() { micromamba "$@"; }`.
         own = step.name in script.functions or any(compound.name in _CONDA for compound in step.compounds)
-        if own or _in_login_shell(script, step):
+        if own or id(step) in elsewhere:
             continue
         texts = step.texts
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
@@ -68,53 +70,62 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
             what = f"{name} activate needs a set-up that this shell does not have"
         else:
             continue
-        hook = "conda shell.bash hook" if name == "conda" else f"{name} shell hook --shell bash"
-        yield Problem(step, what, f'write eval "$({hook})" before {name} activate')
+        yield Problem(step, what, f"write {_hook_of(name)} before {name} activate")
         # One missing set-up explains all further activations.
         if not printing:
             return
     yield from _conda_in_child(script)
 
 
+def _hook_of(program: str) -> str:
+    """Return the command that defines the function `conda` or `mamba` in a shell."""
+    return f'eval "$({program} {"shell.bash hook" if program == "conda" else "shell hook --shell bash"})"'
+
+
 def _conda_in_child(script: BatchScript) -> Iterator[Problem]:
     """Find `conda activate` in the code of a child shell, which does not get the functions of this one."""
+    if not script.is_shell or _exports_functions(script):
+        return
+    groups: dict[int, list[LaunchLine]] = {}
+    for launch in script.launch_lines:
+        groups.setdefault(id(launch.command), []).append(launch)
+    for launches in groups.values():
+        first = _first_activation(script, launches[0])
+        if first is not None and _starts_plain_shell(script, [stage for each in launches for stage in each.stages]):
+            what = f"{first.name} activate needs a set-up: the new shell does not have the function of the batch shell"
+            yield Problem(first, what, f"write {_hook_of(first.name)} before it, inside", (launches[0].line,))
+            return
+
+
+def _exports_functions(script: BatchScript) -> bool:
+    """Tell whether a child shell may get functions: the script exports them, or a module does."""
     exports = re.search(r"(export|declare|typeset)\s+-\w*[fF]|set\s+-\w*a\b|set -o allexport|BASH_ENV", script.code)
-    # A module may export its functions.
-    modules = any(step.name in {"module", "ml"} and re.search("(?i)conda|mamba|forge|python", step.text)
-                  for step in script.batch_commands)  # fmt: skip
-    if exports or modules or not script.is_shell:
-        return
-    for command in {id(launch.command): launch.command for launch in script.launch_lines}.values():
-        launches = [launch for launch in script.launch_lines if launch.command is command]
-        steps = [step for step in script.commands_of(launches[0]) if step.position.role == "code" or step.compounds]
-        first = next((step for step in steps if step.name in _CONDA and step.texts[1:2] == ["activate"]), None)
-        if first is None:
-            continue
-        stages = [stage for launch in launches for stage in launch.stages]
-        shells = [stage for stage in stages if stage.kind == "shell"]
-        elsewhere = any(stage.kind == "ssh" or stage.name in CONTAINERS - _CONDA for stage in stages)
-        elsewhere = elsewhere or any("--container-" in stage.text or "--image" in stage.text for stage in stages)
-        opaque = any(
-            re.search(r"\s(-\w*[li]\w*|--login|--init-file|--rcfile)(?=\s|\Z)", _before_code(each)) for each in shells
-        )
-        before = [step for step in script.commands_of(launches[0]) if script.is_before(step, first)]
-        learnt = any(step.name in _DEFINES_CONDA or step.name in script.functions for step in before)
-        if (
-            not (shells or _runs_own_file(script, stages))
-            or elsewhere
-            or opaque
-            or learnt
-            or first.name in script.functions
-        ):
-            continue
-        what = f"{first.name} activate needs a set-up: the new shell does not have the function of the batch shell"
-        hook = (
-            'eval "$(conda shell.bash hook)"'
-            if first.name == "conda"
-            else f'eval "$({first.name} shell hook --shell bash)"'
-        )
-        yield Problem(first, what, f"write {hook} before it, inside", (command.line,))
-        return
+    return exports is not None or any(
+        step.name in {"module", "ml"} and re.search("(?i)conda|mamba|forge|python", step.text)
+        for step in script.batch_commands
+    )
+
+
+def _first_activation(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
+    """Return the `conda activate` in the code of a launch line, if nothing before it in that code defines `conda`."""
+    for step in script.commands_of(launch):
+        if step.name in _DEFINES_CONDA or step.name in script.functions:
+            return None
+        if step.name in _CONDA and step.texts[1:2] == ["activate"]:
+            return step
+    return None
+
+
+def _starts_plain_shell(script: BatchScript, stages: list[LaunchStage]) -> bool:
+    """Tell whether a line starts a shell on this system that reads no file of the user."""
+    remote = any(
+        stage.name in CONTAINERS - _CONDA or stage.kind == "ssh" or re.search("--container-|--image", stage.text)
+        for stage in stages
+    )
+    shells = [stage for stage in stages if stage.kind == "shell"]
+    reading = re.compile(r"\s(-\w*[li]\w*|--login|--init-file|--rcfile)(?=\s|\Z)")
+    plain = shells or _runs_own_file(script, stages)
+    return bool(plain) and not remote and not any(reading.search(_before_code(each)) for each in shells)
 
 
 def _runs_own_file(script: BatchScript, stages: list[LaunchStage]) -> bool:
@@ -129,11 +140,9 @@ def _before_code(shell: LaunchStage) -> str:
     return " ".join(word.text for word in takewhile(lambda word: word is not code, shell.words))
 
 
-def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether the command runs in a `bash -l`, which reads the result of `conda init`."""
-    inside = [launch for launch in script.launch_lines if launch.inner_command is step]
-    shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
-    return any(_LOGIN.match("#!" + stage.text) for stage in shells)
+def _has_own_functions(stage: LaunchStage) -> bool:
+    """Tell whether a stage starts a shell that does not get the functions of the batch shell."""
+    return stage.kind in {"shell", "ssh"} or stage.name in CONTAINERS - _CONDA
 
 
 @rule("KIT110")
@@ -151,12 +160,13 @@ def typographic_characters(script: BatchScript) -> Iterator[Problem]:
     if script.lines[0].startswith("#!") and match is not None:
         yield _typed(Origin(1, match.start() + 2), script.lines[0][match.end() - 1])
     started = [each for each in script.launch_lines if each.multiplier or each.agent or each.program.kind != "program"]
+    starts = {id(step) for each in started for step in (each.command, each.inner_command)}
     for step in script.commands:
         if step.name in _TALKS or _only_talks(script, step.name):
             continue
         # Slurm, launchers and usual tools have no use for such a letter.
         known = step.name.rpartition("/")[2] in _KNOWN
-        sure = known or any(step is each.command or step is each.inner_command for each in started)
+        sure = known or id(step) in starts
         for word in step.syntax.words:
             for part in word.parts[:1]:
                 found = _TYPOGRAPHIC.match(part.text) if part.kind == "text" and not part.quoted else None

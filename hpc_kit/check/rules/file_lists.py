@@ -45,12 +45,13 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Documented: ls(1), -t; head(1) and tail(1), -n.
     """
     yield from _last_of_pattern(script)
+    loaded = _loaded_variables(script)
     for use in script.pipelines:
         selections = _selections(use)
         if any(map(_removes, (*use.pipeline.commands, *_users(use)))):
             yield from (problem for each in selections if (problem := _newest_removed(each)) is not None)
         elif not any(program_of(user) in _PRINTING for user in _users(use)):
-            yield from (problem for each in selections if (problem := _not_the_newest(script, each)) is not None)
+            yield from (problem for each in selections if (problem := _not_the_newest(each, loaded)) is not None)
 
 
 class _Selection(NamedTuple):
@@ -126,7 +127,7 @@ def _newest_removed(each: _Selection) -> Problem | None:
     return None
 
 
-def _not_the_newest(script: BatchScript, each: _Selection) -> Problem | None:
+def _not_the_newest(each: _Selection, loaded: set[str]) -> Problem | None:
     """Find a single file that is meant as the newest one, and is another one."""
     if (each.sign, each.number) != ("", "1"):
         return None
@@ -138,7 +139,7 @@ def _not_the_newest(script: BatchScript, each: _Selection) -> Problem | None:
     receiver = _receiver(each.use)
     if "t" not in letters or (each.end.raw == "tail") == ("r" in letters):
         return None
-    if not _MEANS_NEWEST.search(receiver) and not _is_loaded(script, receiver.partition("=")[0]):
+    if not _MEANS_NEWEST.search(receiver) and receiver.partition("=")[0] not in loaded:
         return None
     other = "head" if each.end.raw == "tail" else "tail"
     what = f"{last.words[0].raw} {' '.join(w.raw for w in last.words[1:] if w.raw[0] == '-')} | {each.end.raw}"
@@ -178,11 +179,11 @@ def _receiver(use: PipelineUse | None) -> str:
     return _receiver(use.outer) + re.split(r"\s(?=-)", text)[-1]
 
 
-def _is_loaded(script: BatchScript, name: str) -> bool:
-    """Tell whether an option that loads a checkpoint gets a variable."""
-    loads = re.compile(rf"-\w*({LOADS.pattern})\S*[= ]\"?\$\{{?{name}\b")
+def _loaded_variables(script: BatchScript) -> set[str]:
+    """Return the variables that an option which loads a checkpoint gets."""
+    loads = re.compile(rf"-\w*(?:{LOADS.pattern})\S*[= ]\"?\$\{{?(\w+)")
     texts = [step.written for step in script.commands] + [each.value.raw for each in script.written_assignments]
-    return name.isidentifier() and any(map(loads.search, texts))
+    return {name for text in texts for name in loads.findall(text)}
 
 
 def _last_of_pattern(script: BatchScript) -> Iterator[Problem]:

@@ -202,9 +202,10 @@ def _filled(script: BatchScript, step: TracedCommand) -> str | None:
         places = rest[-1:]
     packs = name == "tar" and re.match(r"-?\w*[crtu]\w*\Z|--(create|list|append|update)", rest[0] if rest else "")
     # `mktemp -p DIR` and `mktemp DIR/XXXX` may make a folder that all nodes share.
+    if not places or packs:
+        return None
     pattern = _OF_THIS_NODE if re.search(r"mktemp( -[dqt]+)*\)", script.code) else OWN_DISK
-    match = pattern.match(places[-1]) if places and not packs else None
-    return None if match is None else plain_path(places[-1]).rstrip("/.")
+    return plain_path(places[-1]).rstrip("/.") if pattern.match(places[-1]) else None
 
 
 def _option_values(words: list[str], option: str, prefix: str) -> list[str]:

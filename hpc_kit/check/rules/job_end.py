@@ -314,6 +314,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     flow = trace_exit_status(script)
     yield from _unread_waits(script)
     yield from _unfinished_copies(script)
+    yield from _last_of_loop(script)
     if flow is not None and not flow.background:
         yield from _left_behind(script, flow)
     if flow is None or not flow.background:
@@ -424,6 +425,22 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
             yield Problem(wait, what, 'write wait "$pid" || status=$?, and exit "$status"', (flow.launch.line,))
 
 
+def _last_of_loop(script: BatchScript) -> Iterator[Problem]:
+    """Find a `wait $!` behind a loop that starts a process in each round."""
+    waits = [step for step in script.batch_commands if _waits(step)]
+    if len(waits) != 1 or waits[0].name != "wait" or len(waits[0].words) != 2:
+        return
+    wait = waits[0]
+    started = next((step for step in reversed(script.commands_before(wait)) if step.in_background), None)
+    loop = started.around(*LOOPS) if started is not None else None
+    if wait.syntax.words[1].unquoted not in {"$!", "${!}"} or started is None or loop is None or wait.is_inside(loop):
+        return
+    background = next(place for place in started.position.outward() if place.statement.background)
+    if any(place.compound is loop for place in background.outward()):
+        what = "this waits for the last process of the loop alone: the remaining ones may still run"
+        yield Problem(wait, what, 'write pids+=("$!") in the loop, and wait for each', (started.line,))
+
+
 def _detached(script: BatchScript) -> Iterator[Problem]:
     """Find a program that a detached tmux, screen or container runs, or that goes to the background by itself."""
     for step in script.batch_commands:
@@ -490,14 +507,17 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Lists and set -e; rsync(1), --delete.
     """
     yield from _mirrored_over_project(script)
+    last: dict[int, TracedCommand] = {}
     for step in script.batch_commands:
-        block = [each for each in script.commands_before(step) if each.position.block is step.position.block]
-        before = next((each for each in reversed(block) if each.name not in _PRINTS), None)
+        before = last.get(id(step.position.block))
+        if step.name not in _PRINTS:
+            last[id(step.position.block)] = step
+        if "ERR" in step.trap_signals:
+            return
         if before is None or not step.removes_folders or step.errexit or step.is_conditional or _shielded(before):
             continue
         copied = _copied_paths(before)
-        handled = any("ERR" in each.trap_signals for each in script.commands_before(step))
-        for word in step.syntax.words[1:] if not handled else ():
+        for word in step.syntax.words[1:]:
             target = _path_of(word)
             if target in copied and not _SHORT_LIVED.search(script.resolve(target)):
                 what = f"this deletes {target} also if {before.name} in line {before.line} failed"
@@ -708,12 +728,13 @@ def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
         behind = place.piped_to
         if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
             continue
-        later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
-        if any(each.reads("?") for each in later[:1]):
+        after = script.commands_after(step)
+        later = next((each for each in after if each.position.pipeline is not place.pipeline), None)
+        if later is not None and later.reads("?"):
             name = program_of(behind[-1]) or "its last command"
-            what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
+            what = f"$? in line {later.line} is the status of {name}, and not of the training before the pipe"
             remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
-            yield Problem(launch.stages[0], what, remedy, (step.line, behind[-1].line, later[0].line))
+            yield Problem(launch.stages[0], what, remedy, (step.line, behind[-1].line, later.line))
 
 
 def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:

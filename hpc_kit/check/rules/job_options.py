@@ -122,9 +122,9 @@ def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
 
 
 def _sizes(text: str, script: BatchScript) -> set[str]:
-    """Return the size options of a commented-out line that no directive gives."""
+    """Return the size options of a commented-out line that no directive gives. No job needs certain nodes."""
     named = {each.name for each in find_directive_options(["#!", f"{MARK} {text}"]).options}
-    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named}
+    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named} - {"nodelist"}
 
 
 @rule("KIT104")
@@ -378,8 +378,9 @@ def empty_values(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), OPTIONS.
     """
     for each in script.directive_options:
-        named = re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1])
-        if named and not each.value and each.name in _NEEDS_VALUE:
+        if each.value or each.name not in _NEEDS_VALUE:
+            continue
+        if re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1]):
             certain = each.name in {"partition", "nodelist", "qos", "account", "constraint", "array"}
             yield Problem(each, f"--{each.name}= has no value", "write the value, or remove the line", certain=certain)
 

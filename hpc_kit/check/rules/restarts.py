@@ -408,6 +408,8 @@ def _endless_traps(script: BatchScript) -> Iterator[Problem]:
 
 def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     """Tell whether a trap for EXIT starts this job again without a condition, and nothing takes the trap back."""
+    if not trap.trap_signals & {"EXIT", "0"} or trap.is_conditional:
+        return False
     code, handler = trap.trap_code, script.functions.get(trap.trap_code, [])
     others = [step for step in script.commands if step.name == "trap" and step.line > trap.line]
     back = any(step.texts[1:2] == ["-"] or step.trap_signals & {"EXIT", "0"} for step in others)
@@ -415,7 +417,7 @@ def _starts_again_at_exit(script: BatchScript, trap: TracedCommand) -> bool:
     above = [*handler, *script.commands_before(trap)]
     stops = any(step.name in {"exit", "return"} and step.is_conditional for step in above)
     stops = stops or re.search(r"(&&|\|\||\bthen)\s*(exit|return)\b", code) is not None
-    if not trap.trap_signals & {"EXIT", "0"} or back or stops or trap.is_conditional:
+    if back or stops:
         return False
     always = [step for step in handler if not (step.is_conditional or step.around(*LOOPS))]
     if any(_requeues_in(step) or is_next_of_chain(script, step) for step in always):
@@ -459,8 +461,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
 
 def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a command submits this script again, or another one with a counter: `sbatch FILE $((N + 1))`."""
-    again = any(_is_this_script(script, text) for text in step.texts[1:])
-    return step.name == "sbatch" and (again or _counts_on(step))
+    if step.name != "sbatch":
+        return False
+    return _counts_on(step) or any(_is_this_script(script, text) for text in step.texts[1:])
 
 
 def _counts_on(step: TracedCommand) -> bool:
@@ -501,9 +504,10 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     # KIT415 reports the checkpoints of a job that starts again.
     if _requeues(script) is not None or script.sources_files:
         return
+    moves = [step for step in script.batch_commands if step.name == "cd"]
     for launch in script.training:
-        moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
-        inside = any(OWN_DISK.match(text) for step in moves[-1:] for text in step.texts[1:2])
+        last = next((step for step in reversed(moves) if script.is_before(step, launch.command)), None)
+        inside = any(OWN_DISK.match(text) for text in (last.texts[1:2] if last is not None else ()))
         for option, word in launch.option_values():
             path = word.text
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
@@ -515,6 +519,10 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
             what = f"{path} is on the disk of the node, and nothing copies it"
             yield Problem(word, what, "copy it after the training, or name a shared folder", (launch.line,))
             break
+
+
+_LOOKS = frozenset({"df", "du", "echo", "ls", "printf", "rm", "stat", "tree", "wc"})
+"""Commands that copy nothing."""
 
 
 def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
@@ -530,7 +538,7 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
         # Something else may call a function without a call, such as a trap.
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         late = step.trap_code or uncalled or id(step) in after or step.in_background
-        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in {"rm", "echo"}
+        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in _LOOKS
         if late and uses and any(name in text for name in names for text in texts):
             return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):

@@ -159,8 +159,8 @@ def _secrets_shown(launch: LaunchLine) -> Iterator[Problem]:
 def _secrets_of_lines(script: BatchScript) -> Iterator[Problem]:
     """Find tokens of a known form, and lines of ~/.netrc."""
     for number, line in enumerate(script.lines, start=1):
-        netrc = re.search(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+([^\s'\"$]{6,})", line)
-        if netrc is not None:
+        netrc = "password" in line and re.search(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+([^\s'\"$]{6,})", line)
+        if netrc:
             yield _fault("this", Origin(number, netrc.start(1) + 1), netrc[1])
         for match in SHAPES.finditer(line):
             if number not in script.comments or not line.lstrip().startswith("#") or line.startswith("#SBATCH"):

@@ -269,12 +269,14 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
 
 def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
     """Find a signal for `$!` behind `srun ... | tee log &`: it goes to tee."""
-    for launch in script.training:
+    saving = [(step, each) for step in script.commands for each in step.written_assignments if each.value.raw == "$!"]
+    for launch in script.training if saving else ():
         behind = launch.command.position.piped_to
-        following = script.commands_after(launch.command)
-        saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
         # `$!` is the process id of the last command of a pipe.
-        if not behind or not launch.command.in_background or saved is None:
+        if not behind or not launch.command.in_background:
+            continue
+        saved = next((each for step, each in saving if script.is_before(launch.command, step)), None)
+        if saved is None:
             continue
         uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
         kill = next((step for step in script.batch_commands if uses.search(step.trap_code or step.written)), None)

@@ -208,9 +208,10 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         program, size = launch.program, script.size_of(launch)
+        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated:
+            continue
         # With a lock, one task after another does the work.
-        locked = any(step.name == "flock" for step in script.commands_of(launch))
-        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated or locked:
+        if any(step.name == "flock" for step in script.commands_of(launch)):
             continue
         module = program.option("module")
         words = [program.name, *program.texts[1:]]
@@ -241,10 +242,11 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
 def _trains_alone(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether a program of Hugging Face gets no rank, because no line sets torch's variables."""
     is_plain = launch.program.kind == "python" and launch.agent is None and launch.file is not None
-    sets_none = not script.sources_files and not re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID|prolog", script.code)
     # A second program is started by the first.
     one = sum(text.endswith(".py") for text in launch.program.texts) < 2
-    return is_plain and sets_none and launch.trains_with_hugging_face and one
+    if not (is_plain and one and launch.trains_with_hugging_face) or script.sources_files:
+        return False
+    return re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID|prolog", script.code) is None
 
 
 _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")

@@ -173,6 +173,8 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
 
     torch uses the same keys again, because it expects a new store. A rank would find addresses of the earlier group.
     """
+    from torch import distributed as dist
+
     signature = inspect.signature(function)
 
     def separated(*args: Any, **kwargs: Any) -> None:
@@ -187,7 +189,8 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
                 given[field] if given[field] >= 0 else int(os.environ.get(name, "-1"))
                 for field, name in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
             )
-            if size == meeting.world.world_size > 1:
+            # A call that torch refuses because the default group exists gets no number: other ranks may not make it.
+            if size == meeting.world.world_size > 1 and not dist.is_initialized():
                 number, store = meeting.next_group_store()
                 if number > 1:
                     given.update(init_method=None, store=store, rank=rank, world_size=size)
