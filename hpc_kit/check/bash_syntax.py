@@ -328,16 +328,19 @@ _TEES = frozenset({"tee", "stdbuf", "unbuffer"})
 _ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
 
 
-def as_assignment(word: Word) -> Assignment | None:
-    """Return the assignment that a word is, or None."""
+def as_assignment(word: Word, *, declared: bool = False) -> Assignment | None:
+    """Return the assignment that a word is, or None. `declared`: it is an argument of `export`, which may be quoted."""
     head = word.parts[0] if word.parts else None
-    match = _ASSIGNMENT.match(head.text) if head is not None and head.kind == "text" and not head.quoted else None
+    readable = head is not None and head.kind == "text" and (declared or not head.quoted)
+    match = _ASSIGNMENT.match(head.text) if head is not None and readable else None
     if head is None or match is None:
         return None
     origin = head.origin._replace(column=head.origin.column + match.end() if head.origin.exact else head.origin.column)
     rest = head._replace(text=head.text[match.end() :], raw=head.raw[match.end() :], origin=origin)
     parts = (rest, *word.parts[1:]) if rest.text else word.parts[1:]
-    value = Word(parts, word.raw[match.end() :], word.line, origin.column, word.elements)
+    # In `export "NAME=value"`, the quote stands in front of the name.
+    raw = word.raw[0] + word.raw[match.end() + 1 :] if head.quoted else word.raw[match.end() :]
+    value = Word(parts, raw, word.line, origin.column, word.elements)
     return Assignment(match[1], value, bool(match[3]), match[2] is not None)
 
 
@@ -435,6 +438,7 @@ class _Reader:
         start += len(self.text[start:]) - len(self.text[start:].lstrip())
         line = self._origin(min(start, max(len(self.text) - 1, 0))).line
         shown = self.text[start:].partition("\n")[0].strip()[:40]
+        shown = "".join(letter if letter.isprintable() else "?" for letter in shown)
         return SyntaxProblem(line, f"cannot read {shown!r}" if shown else "the end is missing")
 
     # Commands

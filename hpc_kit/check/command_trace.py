@@ -186,7 +186,8 @@ class TracedCommand(NamedTuple):
     def written_assignments(self) -> list[Assignment]:
         """The assignments of the command as they are written, also those of `export NAME=value`."""
         declared = self.syntax.words[1:] if self.name in DECLARING else ()
-        return [*self.syntax.assignments, *filter(None, map(as_assignment, declared))]
+        given = (as_assignment(word, declared=True) for word in declared)
+        return [*self.syntax.assignments, *filter(None, given)]
 
     @property
     def trap_code(self) -> str:
@@ -525,7 +526,7 @@ class CommandTrace:
     def _declare(self, step: TracedCommand) -> None:
         exported = step.name == "export" or any(word.text.startswith("-") and "x" in word.text for word in step.words)
         for word in step.syntax.words[1:]:
-            assignment = as_assignment(word)
+            assignment = as_assignment(word, declared=True)
             if assignment is not None:
                 self._assign(assignment, step.position, exported=exported, keep=True)
             elif exported and word.plain is not None and word.plain.isidentifier():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,12 +13,17 @@ import click
 
 from hpc_kit.cli.output import format_table
 from hpc_kit.slurm.job_ids import array_index, base_id
+from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.option_values import fold_indices
 from hpc_kit.slurm.start_forecast import format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.runs.status import JobLine
+
+
+_LEAST_WIDTH = 30
+"""Columns of the last column; behind longer names, the terminal wraps the line itself."""
 
 
 class JobRow(NamedTuple):
@@ -46,7 +54,10 @@ def _group_key(line: JobLine) -> tuple[object, ...]:
         # Jobs of two clusters may have the same id.
         return (line.job_id, line.name)
     # Running elements have different remaining times. The row shows the smallest one.
-    sentence = None if line.state is JobState.RUNNING else line.sentence
+    sentence = "" if line.state is JobState.RUNNING else line.sentence or ""
+    # One failure on several nodes is one row.
+    for host in expand(line.status.nodelist) if sentence and line.status and line.status.nodelist else ():
+        sentence = sentence.replace(f" on {host} ", " ")
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
@@ -54,13 +65,19 @@ def _make_row(group: list[JobLine]) -> JobRow:
     first = min(group, key=_time_left)
     job_id, text, next_step = first.job_id, str(first), first.next_step
     if len(group) > 1:
-        array = base_id(job_id)
-        next_step = next_step and next_step.replace(job_id, array)
-        job_id = f"{array}_[{fold_indices(int(array_index(line.job_id)) for line in group)}]"
+        next_step = next_step and next_step.replace(job_id, base_id(job_id))
+        job_id = fold_elements([line.job_id for line in group])
         if first.state is JobState.RUNNING:
             text = text.replace(": ", f": {len(group)} of them, at least ", 1)
     age = (dt.datetime.now() - first.submitted).total_seconds() if first.submitted else None  # noqa: DTZ005 - as Slurm
     return JobRow(job_id, first.name, text, next_step, first.state, _short_time(age), _short_time(first.duration))
+
+
+def fold_elements(job_ids: Sequence[str]) -> str:
+    """Return the ids of elements of one array as Slurm writes them: `12_[0-3,7]`."""
+    if len(job_ids) == 1:
+        return job_ids[0]
+    return f"{base_id(job_ids[0])}_[{fold_indices(int(array_index(job_id)) for job_id in job_ids)}]"
 
 
 def _short_time(seconds: float | None) -> str:
@@ -78,9 +95,13 @@ def format_jobs(lines: Sequence[JobLine]) -> list[str]:
     cells = [("job", "name", "age", "ran", "state")]
     colours: list[tuple[str, str | None]] = [("", None)]
     hints: set[str] = set()
-    for row in group_jobs(lines):
-        cells.append((row.job_id, row.name, row.age, row.duration, row.text))
+    rows = group_jobs(lines)
+    for row in rows:
+        first, *others = _wrap_text(row.text, rows)
+        cells.append((row.job_id, row.name, row.age, row.duration, first))
         colours.append((str(row.state), _colour(row.state)))
+        cells += [("", "", "", "", other) for other in others]
+        colours += [("", None)] * len(others)
         # Many jobs may wait for the same reason.
         hint = row.next_step and row.next_step.replace(base_id(row.job_id), "ID")
         if row.next_step and hint not in hints:
@@ -93,6 +114,17 @@ def format_jobs(lines: Sequence[JobLine]) -> list[str]:
         text.replace(f"  {word}", f"  {click.style(word, fg=colour)}", 1) if colour else text
         for text, (word, colour) in zip(table, colours, strict=True)
     ]
+
+
+def _wrap_text(text: str, rows: Sequence[JobRow]) -> list[str]:
+    """Return the lines of the last column on a terminal. A program that reads the table gets one line for a job."""
+    if not sys.stdout.isatty():
+        return [text]
+    longest = (max(len(getattr(row, name)) for row in rows) for name in ("job_id", "name", "age", "duration"))
+    width = shutil.get_terminal_size((80, 24)).columns - sum(longest) - 8
+    if width < _LEAST_WIDTH:
+        return [text]
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
 
 
 def _colour(state: JobState) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from hpc_kit.cli.job_tables import fold_elements
 from hpc_kit.cli.output import INTERRUPTED, exit_interrupted, print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.run_files import RECORD
@@ -110,17 +112,30 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
     """Print the outcome of an array: failed elements and paths of the logs. Return the status of the first failure."""
     failed = [outcome for outcome in outcomes if outcome.exit_status]
+    alike: dict[tuple[str, ...], list[Outcome]] = {}
     for outcome in failed:
+        alike.setdefault(_failure_key(outcome), []).append(outcome)
+    for outcome, *more in alike.values():
+        elements = fold_elements([each.job_id for each in (outcome, *more)])
         if outcome.failure:
-            print_failure(outcome.failure, f"{outcome.job_id}, ")
+            print_failure(outcome.failure, f"{elements}, ")
         else:
-            print_line("ended", f"{outcome.job_id} {outcome.state}: {outcome.sentence}")
+            print_line("ended", f"{elements} {outcome.state}: {outcome.sentence}")
     print_line("ended" if failed else "done", f"{len(outcomes) - len(failed)} of {len(outcomes)} elements completed")
     print_line("logs", f"{short_path(run.folder)}_*/rank-*.log, {short_path(run.batch_log).replace('%a', '*')}")
     if run.record:
         print_line("record", short_path(run.folder / RECORD))
     print_next_steps(run.job_id, going=False)
     return failed[0].exit_status if failed else 0
+
+
+def _failure_key(outcome: Outcome) -> tuple[str, ...]:
+    """Return a key that is equal for elements whose failures differ only in hosts and numbers."""
+    failure = outcome.failure
+    if failure is None:
+        return (str(outcome.state), outcome.sentence)
+    headline = failure.headline.replace(failure.host, "") if failure.host else failure.headline
+    return (re.sub(r"\d+", "", headline), failure.fix)
 
 
 def print_outcome(outcome: Outcome) -> int:

@@ -18,7 +18,10 @@ from hpc_kit.slurm.start_forecast import find_limit
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
+    from hpc_kit.cli.options import Session
+    from hpc_kit.runs.run_folders import Run
     from hpc_kit.runs.why.verdicts import Verdict
+    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.slurm.partitions import ListedPartition
 
@@ -67,9 +70,7 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
     """Return the answer about a run; of an array, the different answers with the ids of their elements."""
     from hpc_kit.cli.logs import query_statuses
     from hpc_kit.cli.run_lookup import client_of_run, find_run
-    from hpc_kit.runs.outcome import read_state
     from hpc_kit.runs.why.array_elements import group_verdicts
-    from hpc_kit.runs.why.run_evidence import explain_run
 
     run, session = find_run(word, cluster)
     elements = run.elements()
@@ -81,13 +82,27 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
         # The whole queue contains the sizes of the waiting jobs.
         sized = client.query_queue(waiting, ended=False).found
         jobs = [(each, sized.get(each.job_id, status)) for each, status in jobs]
-    verdicts = [
-        (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
-        for each, status in jobs
-    ]
+    verdicts = [(each.job_id, _explain_job(each, status, session, client)) for each, status in jobs]
     if client is not None:
         verdicts = [(job_id, replace(each, fix=client.typed_command(each.fix) or "")) for job_id, each in verdicts]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
+
+
+def _explain_job(run: Run, status: JobStatus | None, session: Session, client: SlurmClient | None) -> Verdict:
+    """Return the answer about a job. If it never started, name the job before it that failed."""
+    from hpc_kit.cli.logs import query_statuses
+    from hpc_kit.runs.outcome import has_broken_chain, read_state
+    from hpc_kit.runs.run_folders import RunIndex
+    from hpc_kit.runs.why.run_evidence import dependencies_of, explain_run, name_failed_dependency
+
+    verdict = _with_limit(explain_run(run, status, read_state(run, status)), status, session.partitions)
+    if not has_broken_chain(run, status):
+        return verdict
+    index = RunIndex(session.runs)
+    runs = [found for job_id in dependencies_of(run) if (found := index.find(job_id)) is not None]
+    before = zip(runs, query_statuses(runs, client), strict=True)
+    answers = [(each, read_state(each, known), _explain_job(each, known, session, client)) for each, known in before]
+    return name_failed_dependency(verdict, run, answers)
 
 
 def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence[ListedPartition]) -> Verdict:

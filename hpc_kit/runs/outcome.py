@@ -53,7 +53,7 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
         job_id=run.job_id,
         name=run.name,
         state=state,
-        sentence=_explain_end(state, status) if status else run.backend.describe_end(run, state, from_files=True),
+        sentence=_explain_end(run, state, status) if status else run.backend.describe_end(run, state, from_files=True),
         exit_status=_exit_status(run, state, status),
         failure=find_failure(run, status, state),
         summary=run.summary(),
@@ -63,11 +63,22 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
     )
 
 
-def _explain_end(state: JobState, status: JobStatus) -> str:
-    # Slurm itself cancels a job of a broken chain: --kill-on-invalid-dep.
-    if state is JobState.CANCELLED and status.reason == "DependencyNeverSatisfied":
-        return "Slurm removed it from the queue, because a job that it waited for did not end as required."
+_CHAIN_BROKEN = "Slurm removed it from the queue, because a job that it waited for did not end as required"
+
+
+def _explain_end(run: Run, state: JobState, status: JobStatus) -> str:
+    if state is JobState.CANCELLED and has_broken_chain(run, status):
+        awaited = run.record.resolved.job.resources.dependency if run.record else None
+        return _CHAIN_BROKEN + (f" ({awaited})." if awaited else ".")
     return explain_state(state)
+
+
+def has_broken_chain(run: Run, status: JobStatus | None) -> bool:
+    """Return whether a job never starts because of its dependency. With --kill-on-invalid-dep, Slurm cancels it."""
+    if status is not None and status.reason == "DependencyNeverSatisfied":
+        return True
+    recorded = recorded_outcome(run)
+    return recorded is not None and (recorded.problem or "").startswith(_CHAIN_BROKEN)
 
 
 def read_state(run: Run, status: JobStatus | None) -> JobState:

@@ -103,6 +103,7 @@ class RecordedResources(Struct, frozen=True, kw_only=True):
 
     array: str | int | None = None
     clusters: str | None = None
+    dependency: str | None = None
     exclude: str | None = None
     mem: str | int | None = None
     mem_per_cpu: str | int | None = None

@@ -178,8 +178,11 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
             "the job asks for more CPUs than a node has",
             found=f"{units.format_count(per_node, 'task')} x {units.format_count(cpus, 'CPU')} = {per_node * cpus};"
             f" a node of {cluster.name} has {node.cpus} ({origins.of(next(filter(origins.has_key, keys), keys[0]))})",
-            remedy="use more nodes with fewer tasks"
-            + (f", or set cpus_per_task = {node.cpus // per_node}" if node.cpus >= per_node else ""),
+            remedy=" or ".join(
+                [f"start at most {units.format_count(node.cpus // cpus, 'task')} on a node"] * (cpus <= node.cpus)
+                + [f"set cpus_per_task = {node.cpus // per_node}"] * (per_node <= node.cpus)
+                or [f"start at most {units.format_count(node.cpus, 'task')} on a node, with cpus_per_task = 1"]
+            ),
         )
     _check_memory(resources, cluster, origins)
     _check_gpus(resources, cluster, origins, nodes)

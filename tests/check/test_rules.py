@@ -10,6 +10,7 @@ import pytest
 from hpc_kit.check.batch_script import BatchScript, Site
 from hpc_kit.check.rule_docs import example_of, explain, explained_codes
 from hpc_kit.check.rules import RULES, Finding, Rule, check
+from hpc_kit.check.text_edits import apply_edits
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from hpc_kit.spec.cluster import Cluster, Node, Partition
@@ -2100,6 +2101,10 @@ BAD += [
         )
     ),
     *(
+        Bad("KIT124", HEAD + f"set -u\n{code}\n", 3, W, "under set -u")
+        for code in ("source ~/miniconda3/bin/activate", "source /opt/py/bin/activate pt", ". activate pt")
+    ),
+    *(
         Bad("KIT408", HEAD + f"{code}\n", line, W, "this test is false")
         for line, code in (
             (4, 'D=0\nsrun python t.py\n[ "$D" = 1 ] && echo kept'),
@@ -2113,6 +2118,9 @@ BAD += [
             (4, "srun python t.py\nrc=$?\n[ $rc -ne 0 ] && exit $rc"),
             (4, "rc=0\nsrun python t.py || rc=$?\n(( rc != 0 )) && exit $rc"),
             (3, "srun python t.py\n[ $? -ne 0 ] && echo failed"),
+            (4, 'export "D=0"\nsrun python t.py\n[ "$D" = 1 ] && echo kept'),
+            (5, 'D=0\nsrun python t.py\necho "D is off"\n[ "$D" = 1 ] && echo kept'),
+            (5, 'D=0\neval "$(conda shell.bash hook)"\nsrun python t.py\n[ $D = 1 ] && echo x'),
             (5, "D=0\nend() {\n  echo x\n  [ $D = 1 ] && rm -rf x\n}\nsrun python t.py\nend"),
             (4, "D=1\nsrun python t.py\n[ ! $D = 1 ] && echo x"),
             (4, "srun python t.py | tee l\nrc=${PIPESTATUS[0]}\n[[ $rc -ne 0 ]] && scontrol requeue $SLURM_JOB_ID"),
@@ -2168,6 +2176,31 @@ BAD += [
             "T=$(mktemp -d); cp -r d $T\nsrun python t.py --data $T",
             "cp d.h5 $TMPDIR/d/\nsrun python t.py --data $TMPDIR",
         )
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "for t in a b; do lm_eval $t & done\nwait $!\npython c.py\n",
+        3,
+        E,
+        "the last process of the loop",
+    ),
+    Bad("KIT421", HEAD + "while sleep 9; do date; done &\npython t.py &\nwait\n", 4, E, "which never ends"),
+    Bad("KIT309", FOUR + "export NCCL_SOCKET_IFNAME=docker,lo\nsrun python t.py\n", 3, E, "reaches no other node"),
+    Bad(
+        "KIT253",
+        HEAD + "#SBATCH -a 0-3\nrm -rf /w/$USER/o\npython t.py --log /w/$USER/o/$SLURM_ARRAY_TASK_ID\n",
+        3,
+        W,
+        "deletes",
+    ),
+    Bad("KIT134", HEAD + "export HF_TOKEN='$(< $HOME/token)'\npython t.py\n", 2, W, "does not run this command"),
+    Bad("KIT428", HEAD + "python t.py --ckpt-dir $SLURM_TMPDIR/o\nls $SLURM_TMPDIR/o\n", 2, W, "nothing copies it"),
+    Bad(
+        "KIT505",
+        HEAD + "srun --container-image=a --container-mounts=/r:/results:ro python t.py exp_manager.exp_dir=/results\n",
+        2,
+        E,
+        "mounted read-only",
     ),
 ]
 
@@ -3737,6 +3770,27 @@ GOOD += [
             "./hosts.sh > h",
             "echo $LINE > h",
             "cat $HOSTS > h",
+            f"{_HOSTS} | while read n; do echo $n $S; done > h",
+            f"{_HOSTS} > raw; while read -r n; do echo $n >> h; done < raw",
+            "n=$m; m=$n; echo $n > h",
+            f"mapfile -t n < <({_HOSTS}); n+=($EXTRA); echo ${{n[@]}} > h",
+        )
+    ),
+    ("KIT215", FOUR + f"{_HOSTS} | sed 's/$/ slots=4/' > a\nsed 's/4/2/; s/$/ slots=2/' b > c\ndeepspeed -H a t.py\n"),
+    ("KIT229", ONE_A_NODE + f"{_HOSTS} > nodes\ndeepspeed --hostfile ~/all --include $(paste -sd@ nodes) t.py\n"),
+    ("KIT202", ONE_A_NODE + "python slots.py > h\ndeepspeed -H h t.py\n"),
+    ("KIT311", HEAD + "#SBATCH --gpus=2\n" + "".join(f"CUDA_VISIBLE_DEVICES={n} python t.py {n} &\n" for n in (0, 1))),
+    *(
+        ("KIT124", HEAD + f"set -u\n{code}\n")
+        for code in ("source venv/bin/activate", ". $V/bin/activate", "source activate.sh")
+    ),
+    *(
+        ("KIT109", HEAD + f"{code}\n")
+        for code in (
+            "apptainer exec --nv i.sif bash -c 'conda activate a && python t.py'",
+            "docker run --rm i bash -c 'conda activate a && python t.py'",
+            "enroot start i bash -c 'conda activate a && python t.py'",
+            "singularity exec i.sif bash <<E\nconda activate a\npython t.py\nE",
         )
     ),
     ("KIT215", ONE_A_NODE + f"{_HOSTS} > h\nmpirun --hostfile h python t.py\n"),
@@ -3766,6 +3820,14 @@ GOOD += [
             "D=0\nsrun python t.py\n[ $D = 0 ] && echo x",
             "srun python t.py\n[ $D = 1 ] && echo x",
             "D=$1\nsrun python t.py\n[ $D = 1 ] && echo x",
+            "D=0\ntrap 'D=1' USR1\nsrun python t.py\n[ $D = 1 ] && echo x",
+            'D=0\neval "$(python c.py)"\nsrun python t.py\n[ $D = 1 ] && echo x',
+            "D=0\nset_it() { local -n r=$1; r=1; }\nset_it D\nsrun python t.py\n[ $D = 1 ] && echo x",
+            'D=0\nexport "D=$(cat f)"\nsrun python t.py\n[ $D = 1 ] && echo x',
+            "#SBATCH --export=ALL,D=1\nsrun python t.py\n[ ${D:-0} = 1 ] && echo x",
+            ": ${D:=1}\nsrun python t.py\n[ ${D:-0} = 1 ] && echo x",
+            "D=0\nsrun python t.py\n[[ $D = [0-9] ]] && echo x",
+            "D=0\nsrun python t.py\n[[ $D = 1 || $E = 1 ]] && echo x",
             "D=0\nwhile getopts k o; do case $o in k) D=1;; esac; done\nsrun python t.py\n[ $D = 1 ] && echo x",
             "srun python t.py\n[ -f best.pt ] && cp best.pt x",
             "srun python t.py\nrc=$?\n[ $rc -eq 0 ] && sbatch next.sh",
@@ -3836,6 +3898,17 @@ GOOD += [
             "python -m venv $L/v\nsrun python t.py --tmp $L",
         )
     ),
+    ("KIT402", HEAD + "for t in a b; do lm_eval $t & done\nwait\npython c.py\n"),
+    ("KIT402", HEAD + "for t in a b; do lm_eval $t; done &\nwait $!\n"),
+    ("KIT421", HEAD + "python t.py & P=$!\nwhile sleep 9; kill -0 $P; do date; done &\nwait $P\n"),
+    (
+        "KIT253",
+        HEAD
+        + "#SBATCH -a 0-3\nrm -rf /w/$USER/o/$SLURM_ARRAY_TASK_ID\npython t.py --log /w/$USER/o/$SLURM_ARRAY_TASK_ID\n",
+    ),
+    ("KIT134", HEAD + "C='$(date +%s)'\neval \"echo $C\"\npython t.py\n"),
+    ("KIT428", HEAD + "python t.py --ckpt-dir $SLURM_TMPDIR/o\nls $SLURM_TMPDIR/o\ncp -r $SLURM_TMPDIR/o .\n"),
+    ("KIT103", HEAD + "#SBATCH -n1\n# SBATCH --nodelist=n3\npython t.py\n"),
 ]
 
 
@@ -3974,10 +4047,19 @@ def test_lost_cpus_depend_on_the_release(version: str | None, count: int) -> Non
     assert sum(each.code == "KIT205" for each in found) == count
 
 
-@pytest.mark.parametrize("line", ["#SBATCH -\u2014mem=16G", "#SBATCH \u2013-nodes=2"])
-def test_a_long_dash_is_named(line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("#SBATCH -\u2014mem=16G", "#SBATCH --mem=16G"),
+        ("#SBATCH \u2013-nodes=2", "#SBATCH --nodes=2"),
+        ("#SBATCH --mem=4G \u2013nodes=2", "#SBATCH --mem=4G --nodes=2"),
+        ("#SBATCH \u2013n 4", "#SBATCH -n 4"),
+    ],
+)
+def test_a_long_dash_is_named_and_replaced(line: str, fixed: str) -> None:
     (finding,) = find_code(HEAD + line + "\n", "KIT103")
     assert "long dash" in finding.remedy
+    assert apply_edits(HEAD + line + "\n", finding.edits) == HEAD + fixed + "\n"
 
 
 def test_a_carriage_return_at_the_end_of_one_line_does_not_stop_the_check() -> None:

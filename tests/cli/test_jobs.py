@@ -17,7 +17,7 @@ import pytest
 from hpc_kit.cli import root
 from hpc_kit.cli.output import program_name
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
-from hpc_kit.run_files import END, claim_first_failure
+from hpc_kit.run_files import END, STACKS, VERDICT, claim_first_failure, progress_file
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm, queue_row
@@ -120,6 +120,23 @@ def test_a_name_means_only_jobs_of_this_project(slurm: FakeSlurm, call: Call) ->
     slurm.queue("12 RUNNING", "13 RUNNING")
     assert call("cancel", "job")[0] == 0
     assert slurm.read("scancel.calls") == "12\n"
+
+
+def test_ended_jobs_of_another_project_are_not_offered(slurm: FakeSlurm, call: Call) -> None:
+    slurm.queue("13 COMPLETED")
+    with pytest.raises(UnknownJob, match=r"submitted elsewhere, and have ended") as failure:
+        call("cancel", "job")
+    assert "13" not in str(failure.value)
+
+
+def test_cancel_of_a_name_lists_no_ended_jobs(slurm: FakeSlurm, call: Call) -> None:
+    for _ in range(3):
+        submit("job", "fake")
+    slurm.queue("12 COMPLETED", "13 COMPLETED", "14 FAILED")
+    assert call("cancel", "job")[1] == "no job named job waits or runs; the last, 14, has ended: FAILED\n"
+    assert call("cancel", "job", "12")[1].splitlines()[1:] == ["      12  job  had ended already: COMPLETED"]
+    slurm.queue("12 COMPLETED", "13 RUNNING", "14 FAILED")
+    assert call("cancel", "job")[1] == "      13  job  cancelled: was RUNNING\n"
 
 
 def test_the_name_of_a_job_comes_before_a_folder_in_report(call: Call, failed: Run, project: Path) -> None:
@@ -268,6 +285,48 @@ def test_following_all_ranks_gives_each_line_and_the_jobs_status(slurm: FakeSlur
     events = [json.loads(line) for line in text.splitlines()]
     assert [event["event"] for event in events] == ["line", "state", "ended"]
     assert (status, events[-1]["exit_status"]) == (1, 1)
+
+
+def test_equal_failures_of_an_array_are_printed_once(slurm: FakeSlurm, call: Call, project: Path) -> None:
+    submit("job", "fake", set={"resources.array": "0-3"})
+    slurm.queue("12_0 FAILED", "12_1 FAILED", "12_2 COMPLETED", "12_3 FAILED")
+    error = 'Traceback (most recent call last):\n  File "/w/train.py", line 4, in load\n    open(path)\n{}: {}\n'
+    for index, name in ((0, "KeyError"), (1, "ValueError"), (3, "KeyError")):
+        (project / f"runs/job/12_{index}").mkdir(parents=True)
+        (project / f"runs/job/12_{index}/rank-0.log").write_text(error.format(name, index))
+    lines = call("logs", "12", "-f")[1].splitlines()
+    failed = [line for line in lines if line.startswith("failed")]
+    assert len(failed) == 2
+    assert failed[0].startswith("failed  12_[0,3], ") and "KeyError: 0" in failed[0]
+    assert failed[1].startswith("failed  12_1, ") and "ValueError: 1" in failed[1]
+
+
+def test_the_failed_job_behind_one_that_never_started(slurm: FakeSlurm, call: Call, project: Path) -> None:
+    first = submit("job", "fake")
+    second = submit("job", "fake", set={"resources.dependency": f"afterok:{first.job_id}"})
+    slurm.queue(f"{first.job_id} FAILED", f"{second.job_id} CANCELLED DependencyNeverSatisfied")
+    (project / f"runs/job/{first.job_id}/rank-0.log").write_text("ValueError: shard 3 is empty\n")
+    answer = json.loads(call("why", second.job_id, "--json")[1])
+    assert answer["class"] == "dependency"
+    assert f"job {second.job_id} never started" in answer["cause"]
+    assert f"job {first.job_id} (job) is FAILED: " in answer["cause"] and "shard 3 is empty" in answer["cause"]
+
+
+def test_the_answer_about_a_running_job_that_stands_still(slurm: FakeSlurm, call: Call, project: Path) -> None:
+    job = submit("job", "fake")
+    slurm.queue(f"{job.job_id} RUNNING")
+    run = project / f"runs/job/{job.job_id}"
+    (run / STACKS).mkdir()
+    sentence = "no step has ended for 700 s after step 7: rank 0 waits in a.py:9 in f for rank 1 on n2 in a.py:8 in g"
+    (run / "rank-0.log").write_text(f"hpc-kit: {sentence}\n")
+    (run / STACKS / VERDICT).write_text(json.dumps({"time": 200.0, "step": 7, "sentence": sentence, "ranks": [1]}))
+    note = {"time": 100.0, "step": 7, "numbers": {}, "losses": []}
+    (run / progress_file(0)).write_text(json.dumps(note))
+    answer = json.loads(call("why", job.job_id, "--json")[1])
+    assert answer["cause"].startswith("did not fail: ") and answer["cause"].endswith(sentence)
+    assert (answer["class"], answer["rank"], answer["host"]) == ("late-rank", 1, "n2")
+    (run / progress_file(0)).write_text(json.dumps({**note, "time": 300.0, "step": 8}))
+    assert json.loads(call("why", job.job_id, "--json")[1])["class"] == "running"
 
 
 def test_elements_of_an_array_are_followed_together(slurm: FakeSlurm, call: Call) -> None:

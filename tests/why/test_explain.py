@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from hpc_kit.run_files import FIRST_FAILURE
 from hpc_kit.runs.why import explain
 from hpc_kit.runs.why.report import mask_secrets, verdict_json, verdict_rows
 from hpc_kit.runs.why.verdicts import Verdict
@@ -159,11 +161,12 @@ def test_the_last_attempt_counts_and_earlier_ones_are_named(tmp_path: Path) -> N
     assert verdict.earlier == ["attempt 1: the program failed with KeyError: 'a'"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b"\x7fELF" + bytes(range(256)) * 9])
+@pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b"\x7fELF" + bytes(range(256)) * 9, os.urandom(5000)])
 def test_empty_and_binary_logs_are_unknown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "slurm-1.out").write_bytes(content)
     verdict = explain([tmp_path])
-    assert verdict.cause.startswith("unknown")
+    assert verdict.cause.startswith("unknown: ")
+    assert ("binary" in verdict.cause) == bool(content)
     assert verdict.traceback is None
 
 
@@ -213,6 +216,8 @@ def test_a_waiting_job_says_what_to_do(tmp_path: Path) -> None:
         ("WANDB_API_KEY=0123456789abcdef0123456789abcdef", "WANDB_API_KEY=***"),
         ("git clone https://mia:geheim12@host/x.git", "git clone https://mia:***@host/x.git"),
         ("Authorization: Bearer abcdefghijklmnop123456", "Authorization: Bearer ***"),
+        ("GET https://s3/b?X-Amz-Signature=0a1b2c3d&part=1", "GET https://s3/b?X-Amz-Signature=***&part=1"),
+        ("https://host/data?token=tok_98765", "https://host/data?token=***"),
         ("tokens/s 1024 key=value loss=2.31", "tokens/s 1024 key=value loss=2.31"),
         ("KeyError: 'labels'", "KeyError: 'labels'"),
     ],
@@ -1981,6 +1986,77 @@ def test_files_that_a_full_disk_left_missing(tmp_path: Path) -> None:
     missing = TRACEBACK.format(error="FileNotFoundError: /local/{}/c.tar")
     assert why(tmp_path, job_log=full + missing.format(7)).class_ == "disk-full"
     assert why(tmp_path, job_log=full + missing.format(8)).class_ == "missing-file"
+
+
+def test_files_that_a_copy_left_missing(tmp_path: Path) -> None:
+    full = "tar: train/n081.JPEG: Cannot write: Disk quota exceeded\n" * 9
+    missing = TRACEBACK.format(error="FileNotFoundError: /scratch/7/train/n099.JPEG")
+    verdict = why(tmp_path, job_log=full + STEPS + "[rank1]: " + missing.replace("\n", "\n[rank1]: "))
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("quota", None, "likely")
+    # A quota that the program itself met, and survived, left no file missing.
+    (tmp_path / "job.log").write_text("OSError: [Errno 122] Disk quota exceeded\nskipping\n" + STEPS + missing)
+    assert explain([tmp_path]).class_ == "missing-file"
+
+
+GLOO_WAITED = TRACEBACK.format(
+    error="RuntimeError: [gloo/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+)
+
+
+def test_a_rank_that_says_why_it_leaves(tmp_path: Path) -> None:
+    left = "[20:00:12][rank 1] nothing to do, exiting\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + GLOO_WAITED, rank__1_log=left, rank__2_log=STEPS + GLOO_WAITED)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("rank-left-early", 1, "likely")
+    assert verdict.cause.endswith("after it had printed: nothing to do, exiting")
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_the_watchdog_ends_a_job_with_the_exit_code_of_the_command_timeout(tmp_path: Path, has_record: bool) -> None:
+    sentence = "no step has ended for 28 s after step 7: rank 0 waits in a.py:9 in f for rank 1 on n2 in a.py:8 in g"
+    if has_record:
+        (tmp_path / FIRST_FAILURE).write_text(f"1 n2 124 1795857406.371 {sentence}\n")
+    ends = "srun: error: n2: task 1: Exited with exit code 124\nsrun: Terminating StepId=4.0\n"
+    ends += "srun: error: n1: task 0: Exited with exit code 1\n"
+    rows = "JobID|State|ExitCode\n4|FAILED|124:0\n"
+    said = f"hpc-kit: {sentence}\n  do     read the stacks: hpc-kit stacks 4\n"
+    verdict = why(tmp_path, rank__0_log=LOST, rank__1_log=said, slurm__4_log=ends, sacct_txt=rows)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("late-rank", 1, "n2")
+
+
+def test_a_rank_that_went_on_while_the_remaining_ranks_waited(tmp_path: Path) -> None:
+    start = "".join(f"{rank}: loading the data\n" for rank in range(3))
+    busy = "".join(f"0: tokenized {part} of 100 files\n" for part in range(20))
+    waited = "".join(f"{rank}: {line}\n" for rank in (1, 2) for line in GLOO_WAITED.splitlines())
+    end = "srun: error: n1: tasks 1-2: Exited with exit code 1\nsrun: Terminating StepId=4.0\n"
+    end += "slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-05-05T08:30:20 ***\n"
+    end += "srun: error: n1: task 0: Terminated\n"
+    verdict = why(tmp_path, job_log=start + busy + waited + end)
+    assert (verdict.class_, verdict.rank) == ("late-rank", 0)
+    # Without its lines, nothing shows that it did not wait, too.
+    assert why(tmp_path, job_log=start + waited + end).rank is None
+
+
+def test_a_result_at_the_end_of_a_log(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="ValueError: loss is nan")
+    study = "".join(f"trial {trial} failed:\n{failed}trial {trial} is skipped\n{STEPS}" for trial in range(3))
+    verdict = why(tmp_path, job_log=study + "wrote study to hpo.db\n")
+    assert (verdict.class_, verdict.confidence) == ("no-failure", "likely")
+    # A checkpoint, a model of each epoch, and a cut line are no end.
+    models = "saved model to m/1\nloss 1\nsaved model to m/2\n"
+    for end in ("saved checkpoint to c/9.pt\n", models, "saved model to m"):
+        (tmp_path / "job.log").write_text(study + end)
+        assert explain([tmp_path]).class_ == "unknown"
+    (tmp_path / "job.log").write_text(STEPS + "2025-06-20,12:22:39 | INFO | done\n")
+    assert explain([tmp_path]).class_ == "no-failure"
+
+
+def test_lmod_in_german(tmp_path: Path) -> None:
+    text = 'Lmod hat den folgenden Fehler erkannt: Das/Die folgende(n) Modul(e) ist/sind unbekannt: "cuda/12"\n'
+    verdict = why(
+        tmp_path, job_log=text + "/var/spool/job1/slurm_script: Zeile 9: torchrun: Kommando nicht gefunden.\n"
+    )
+    assert (verdict.class_, verdict.confidence) == ("missing-module", "likely")
+    assert "cuda/12" in verdict.cause
 
 
 def test_agents_that_meet_a_closed_rendezvous(tmp_path: Path) -> None:

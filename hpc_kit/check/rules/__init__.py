@@ -16,6 +16,7 @@ from hpc_kit.check.rules import (
     file_lists,
     files,
     frameworks,
+    host_files,
     job_end,
     job_options,
     launch_line,
@@ -37,8 +38,8 @@ from hpc_kit.check.rules.finding import Rule as Rule
 from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
-    job_options, log_files, resources, launch_line, steps, agents, frameworks, counts, cpus, parallelism, arrays,
-    rendezvous, ports, network_interfaces, devices, set_up, variables, environment, secrets, files, containers,
+    job_options, log_files, resources, launch_line, host_files, steps, agents, frameworks, counts, cpus, parallelism,
+    arrays, rendezvous, ports, network_interfaces, devices, set_up, variables, environment, secrets, files, containers,
     file_lists, commands, job_end, errexit, signals, restarts,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.files import differs_between_elements
+from hpc_kit.check.rules.files import OWN_DISK, differs_between_elements
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
 from hpc_kit.check.rules.set_up import counts_from_one
@@ -256,8 +256,9 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
     """Find arrays with one element more or less than the program has shards, or than the stride of a loop."""
     low, high = min(array.indexes), max(array.indexes)
     for each in script.assignments if low == 0 else ():
-        strides = re.search(rf"\+=\s*\$?\{{?{each.name}\}}?\s*(?:[;)]|$)", script.code, re.MULTILINE)
-        if each.value.variable == "SLURM_ARRAY_TASK_MAX" and strides:
+        if each.value.variable != "SLURM_ARRAY_TASK_MAX":
+            continue
+        if re.search(rf"\+=\s*\$?\{{?{each.name}\}}?\s*(?:[;)]|$)", script.code, re.MULTILINE):
             what = f"the stride is the last index, {high}: elements 0 and {high} do the same work"
             yield Problem(each.value, what, "write $SLURM_ARRAY_TASK_COUNT", (line,), certain=True)
     for launch in script.launch_lines:
@@ -341,7 +342,8 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write the same file.
 
     The elements run at the same time. Each overwrites the previous result, so that one of many remains. If they write
-    their settings to one file, a training may read those of another element.
+    their settings to one file, a training may read those of another element. An `rm -r` at the start deletes the files
+    of elements that started earlier.
 
     Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
     Documented: slurm.schedmd.com/job_array.html.
@@ -380,6 +382,24 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
     yield from _shared_settings(script, directive)
+    yield from _removed_for_all(script, directive)
+
+
+def _removed_for_all(script: BatchScript, directive: DirectiveOption) -> Iterator[Problem]:
+    """Find an `rm -r` of a folder that all elements use: a later element deletes the files of the others."""
+    for step in script.batch_commands:
+        if not step.removes_folders or step.is_conditional or any(_INDEX in word.text for word in step.words):
+            continue
+        later = [launch for launch in script.training if script.is_before(step, launch.command)]
+        texts = [text for launch in later for text in launch.program.texts]
+        for word in step.words[1:]:
+            folder = word.text.rstrip("/")
+            own = differs_between_elements(folder) or OWN_DISK.match(folder) or not re.search(r"/\w", folder)
+            if folder.startswith("-") or own or not any(f"{folder}/" in f"{text}/" for text in texts):
+                continue
+            what = f"each element of the array deletes {folder}, also while others use it"
+            yield Problem(word, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, later[0].line))
+            return
 
 
 def _option_word(launch: LaunchLine, value: ExpandedText) -> Place:
@@ -462,7 +482,7 @@ def label_without_setting(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         output = launch.command.syntax.output
         texts = [word.text for word in launch.program.words[1:]] + ([output.raw] if output is not None else [])
-        for word in launch.program.words[1:]:
+        for word in launch.program.words[1:] if any("$" in text for text in texts) else ():
             name = word.text.lstrip("-").partition("=")[0].replace("-", "_")
             given = launch.argument(name.replace("_", "-")) if word.text.startswith("--") and len(name) > 1 else None
             if given is None or given.number is None:

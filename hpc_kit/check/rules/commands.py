@@ -125,8 +125,16 @@ def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
 def _endless_loops(script: BatchScript) -> list[TracedCommand]:
     """Return the conditions of loops such as `while true` that nothing leaves."""
     left = [step.around("while") for step in script.batch_commands if step.name in {"break", "exit", "return"}]
-    loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
+    # `while sleep 30; do ...` pauses before each round.
+    always = (step for step in script.batch_commands if step.name in {"true", ":", "sleep"})
+    loops = [step for step in always if step.in_condition("while") and _decides(step)]
     return [step for step in loops if step.around("while") not in left]
+
+
+def _decides(step: TracedCommand) -> bool:
+    """Tell whether a condition has the status of this command."""
+    place = step.position
+    return len(place.chain.pipelines) == 1 and place.statement is place.block[-1] and not place.pipeline.negated
 
 
 def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: bool = False) -> bool:

@@ -259,6 +259,9 @@ _WRITTEN = re.compile(rf"{_SURELY_WRITTEN.pattern}|(?i:ckpt|checkpoint|log)")
 """Options of any program, and of a training, for files that it writes. Other programs may load a checkpoint."""
 
 
+_FOR_RESULTS = re.compile(r"/(results?|outputs?|checkpoints?|experiments?)\Z")
+"""A folder that is mounted for results."""
+
 _OF_RESULTS = re.compile(r"(?i)(\A|/)(out|outputs?|saved?|ckpts?|checkpoints?|logs?)(/|\Z)")
 """Parts of a path with results."""
 
@@ -275,7 +278,8 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))
             folder = max(around, key=len, default="")
             is_written = written.search(option) or (
-                not launch.is_auxiliary and _OF_RESULTS.search(word.text.removeprefix(folder))
+                not launch.is_auxiliary
+                and (_OF_RESULTS.search(word.text.removeprefix(folder)) or _FOR_RESULTS.search(folder))
             )
             if folder in container.read_only and _RESULT.match(option) and is_written:
                 what = f"{folder} is mounted read-only, but the program writes to {word.text}"

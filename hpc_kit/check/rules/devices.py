@@ -55,7 +55,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         # A task that is bound to one GPU sees it as number 0, whatever its local id.
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        gpus, numbers = script.size.gpus_per_node, _numbers_of(script, each)
+        gpus, numbers = _gpus_on_node(script), _numbers_of(script, each)
         wide = any(script.size_of(launch).has_several_nodes for launch in script.launches_of(each))
         if each.in_task and _RANK_OF_JOB.fullmatch(text) and wide:
             lines = (script.line_of("nodes"), script.line_of_gpus)
@@ -73,6 +73,13 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             continue
         remedy = "remove the line, and use the local rank as index of the visible devices"
         yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
+
+
+def _gpus_on_node(script: BatchScript) -> int | None:
+    """Return the GPUs of the job on each node. With `--gpus=2` and one task, the job most likely has one node."""
+    size = script.size
+    one_node = not (size.has_several_nodes or size.has_several_tasks)
+    return size.gpus_per_node or (read_gpu_counts(script.options).total if one_node else None)
 
 
 def _shared_device(script: BatchScript) -> Iterator[Problem]:

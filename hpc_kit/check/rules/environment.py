@@ -51,11 +51,12 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
     """
     login = _LOGIN.match(script.lines[0]) is not None
     learnt = login or not script.is_shell or "BASH_ENV" in script.options.get("export", "")
-    in_login_shell = _inside_login_shells(script)
+    starts_other = (launch for launch in script.launch_lines if any(map(_has_own_functions, launch.stages)))
+    elsewhere = {id(step) for launch in starts_other for step in script.commands_of(launch)}
     for step in script.batch_commands:
         # A function of that name passes its arguments on: `conda() { micromamba "$@"; }`.
         own = step.name in script.functions or any(compound.name in _CONDA for compound in step.compounds)
-        if own or id(step) in in_login_shell:
+        if own or id(step) in elsewhere:
             continue
         texts = step.texts
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
@@ -139,10 +140,9 @@ def _before_code(shell: LaunchStage) -> str:
     return " ".join(word.text for word in takewhile(lambda word: word is not code, shell.words))
 
 
-def _inside_login_shells(script: BatchScript) -> set[int]:
-    """Return the commands that run in a `bash -l`, which reads the result of `conda init`."""
-    shells = ((launch, stage) for launch in script.launch_lines for stage in launch.stages if stage.kind == "shell")
-    return {id(launch.inner_command) for launch, shell in shells if _LOGIN.match("#!" + shell.text)}
+def _has_own_functions(stage: LaunchStage) -> bool:
+    """Tell whether a stage starts a shell that does not get the functions of the batch shell."""
+    return stage.kind in {"shell", "ssh"} or stage.name in CONTAINERS - _CONDA
 
 
 @rule("KIT110")
@@ -345,9 +345,11 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.batch_commands:
         texts = step.texts
-        activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
-        file = step.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
-        if (activates or file) and "nounset" in step.options:
+        sourced = " ".join(texts[1:]) if step.name in {"source", "."} else ""
+        # The `activate` of a venv gets no name of an environment.
+        conda = re.match(r"activate(?=\s|\Z)|\S*(conda|mamba|forge)\S*/bin/activate\b|\S+/bin/activate \S", sourced)
+        activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"])
+        if (activates or conda or _SYSTEM_FILE.match(sourced)) and "nounset" in step.options:
             what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
             yield Problem(step, what, "write set +u before it, and set -u after it", (step.options["nounset"],))
             return

@@ -204,15 +204,37 @@ def false_at_end(script: BatchScript) -> Iterator[Problem]:
         return
     if any("EXIT" in step.trap_signals and step.trap_code in script.functions for step in script.batch_commands):
         return
-    tests: list[tuple[str, Place, BlockPosition]] = [
-        (step.written, step, step.position) for step in script.batch_commands if step.name in {"[", "test", "false"}
-    ]
-    tests += [(each.text, _place_of(script, each), each.position) for each in script.expressions if not each.in_task]
-    for text, place, position in tests:
-        if _is_last_link(position) and (lines := _why_false(script, text, position)) is not None:
+    commands = (step for step in script.batch_commands if step.name in {"[", "test"})
+    tests = [_Test(_between_brackets(step.syntax.words), step.written, step, step.position) for step in commands]
+    expressions = (each for each in script.expressions if not each.in_task)
+    tests += [_Test(_operands(each.text), each.text, _place_of(script, each), each.position) for each in expressions]
+    for test in tests:
+        if _is_last_link(test.position) and (lines := _why_false(script, test)) is not None:
             relied = re.search(r"afterok:\S*SLURM_JOB_?ID", script.code) is not None
             what = "this test is false: the last command returns 1, and the job is FAILED although nothing failed"
-            yield Problem(place, what, "write if ...; then ...; fi, or exit 0 as the last line", lines, certain=relied)
+            yield Problem(test.place, what, "write if ...; then ...; fi, or exit 0 as the last line", lines, relied)
+
+
+class _Test(NamedTuple):
+    """A `[ ... ]`, `test ...`, `[[ ... ]]` or `((...))`: its words, none if it has operators of its own."""
+
+    operands: tuple[Word, ...]
+    text: str
+    place: Place
+    position: BlockPosition
+
+
+def _between_brackets(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    return words[1:-1] if words[-1].raw == "]" else words[1:]
+
+
+def _operands(text: str) -> tuple[Word, ...]:
+    """Return the words of a `[[ ... ]]` that `test` would read in the same way; none for any other expression."""
+    if not text.startswith("[[") or re.search(r"&&|\|\||[<>()]|=~", text):
+        return ()
+    block = parse(f"test {text[2:-2]}").block
+    command = block[0].chain.pipelines[0].commands[0] if len(block) == 1 else None
+    return command.words[1:] if isinstance(command, SimpleCommand) else ()
 
 
 def _is_last_link(position: BlockPosition) -> bool:
@@ -241,28 +263,19 @@ _COMPARED = re.compile(r"(?:\$\{?)?([A-Za-z_]\w*)\}?(?:(==|!=|>=|<=|>|<)(\d+))?"
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
 
 
-def _why_false(script: BatchScript, text: str, position: BlockPosition) -> tuple[int, ...] | None:
+def _why_false(script: BatchScript, test: _Test) -> tuple[int, ...] | None:
     """Return the lines of the values for which a test is false; None if it may be true."""
-    if text.startswith("(("):
-        match = _COMPARED.fullmatch(re.sub(r"\s", "", text[2:-2]))
-        value = _value_of(script, match[1]) if match is not None else None
+    if test.text.startswith("(("):
+        match = _COMPARED.fullmatch(re.sub(r"\s", "", test.text[2:-2]))
+        value = _value_of(script, match[1], test) if match is not None else None
         if match is None or value is None or not value[0].isdigit():
             return None
         return None if _compares(int(value[0]), match[2] or "!=", int(match[3] or 0)) else value[1]
-    inner = re.sub(r"\A(\[\[?|test)\s|\]\]?\s*\Z", "", text)
-    if text == "false" or re.search(r"&&|\|\||[<>()*]|=~|\s-[ao]\s|[?](?![\s\"'}])", inner):
-        return None
-    block = parse(f"[ {inner} ]").block
-    command = block[0].chain.pipelines[0].commands[0] if len(block) == 1 else None
-    words = command.words[1:-1] if isinstance(command, SimpleCommand) else ()
-    values = [_text_of(script, word, position) for word in words]
+    values = [_text_of(script, word, test) for word in test.operands]
     lines = tuple(line for each in values if each is not None for line in each[1])
-    known = [each[0] if each is not None else None for each in values]
+    result = _result_of([each[0] if each is not None else None for each in values])
     # A test of two literals is no test of a setting.
-    if not lines:
-        return None
-    result = _result_of(known)
-    return lines if result is False else None
+    return lines if lines and result is False else None
 
 
 def _result_of(words: list[str | None]) -> bool | None:
@@ -295,22 +308,26 @@ _Known = tuple[str, tuple[int, ...]]
 """A value, and the lines that set it."""
 
 
-def _text_of(script: BatchScript, word: Word, position: BlockPosition) -> _Known | None:
+def _text_of(script: BatchScript, word: Word, test: _Test) -> _Known | None:
+    """Return the value of a word of a test; None if it is unknown, or a pattern."""
+    if any(part.kind == "text" and not part.quoted and re.search(r"[*?\[]", part.text) for part in word.parts):
+        return None
     if word.literal is not None:
         return word.literal, ()
     parts = [part for part in word.parts if part.kind != "text" or part.text]
     if len(parts) != 1 or parts[0].kind != "variable":
         return None
-    name, detail = parts[0].text, parts[0].detail
+    name, detail, position = parts[0].text, parts[0].detail, test.position
     if name == "?" and not detail:
         number = next(index for index, each in enumerate(position.block) if each is position.statement)
         before = position.block[number - 1] if number else None
         after = [each for each in script.training if each.command.position.statement is before]
         return ("0", (after[0].line,)) if after else None
     default = re.fullmatch(r":?-([\w./-]*)", detail)
-    if default is not None and not script.changes(name) and not name.startswith("SLURM"):
-        return default[1], (position.statement.line,)
-    return _value_of(script, name) if not detail or default else None
+    if default is not None and not script.assignments_of(name):
+        outside = name.startswith("SLURM") or _is_set_elsewhere(script, name, test)
+        return None if outside else (default[1], (position.statement.line,))
+    return _value_of(script, name, test) if not detail or default else None
 
 
 _OF_STATUS = re.compile(
@@ -320,12 +337,12 @@ _OF_STATUS = re.compile(
 _STATUS = re.compile(r"\$\?|\$\{\?\}|\$\{PIPESTATUS\[0\]\}")
 
 
-def _value_of(script: BatchScript, name: str) -> _Known | None:
+def _value_of(script: BatchScript, name: str, test: _Test) -> _Known | None:
     """Return the value of a variable that the script sets once, or of the status of a successful training."""
     given = script.assignments_of(name)
-    setters = r"read|mapfile|readarray|getopts|unset|for|printf\s+-v|select|let"
-    changes = rf"(?m)\b({setters})\b[^\n;]*\b{name}\b|{name}(\+\+|--|[-+]=)"
-    if not given or any(each.in_task or each.is_for_one_command for each in given) or re.search(changes, script.code):
+    if not given or any(each.in_task or each.is_for_one_command for each in given):
+        return None
+    if _is_set_elsewhere(script, name, test):
         return None
     lines = tuple(each.line for each in given)
     read = [each for each in given if _STATUS.fullmatch(each.value.text)]
@@ -337,3 +354,21 @@ def _value_of(script: BatchScript, name: str) -> _Known | None:
     if len(given) > 1 or loose or not each.value.is_known or "*" in each.value.text:
         return None
     return (each.value.text, lines) if each.is_literal or each.value.has_default else None
+
+
+_USUAL_CODE = re.compile(r"conda|mamba|modulecmd|lmod|module|ssh-agent|spack|brew|dircolors")
+
+
+def _is_set_elsewhere(script: BatchScript, name: str, test: _Test) -> bool:
+    """Tell whether something else than its plain assignments may set a variable.
+
+    `read NAME`, `((NAME++))`, `printf -v NAME`, the code of a trap and a call with the name as its argument all contain
+    the name without a `$`. `sbatch --export` and an `eval` may set any variable.
+    """
+    if name in script.options.get("export", "") or re.search(rf"\$\{{{name}:?=", script.code):
+        return True
+    if any(step.name == "eval" and not _USUAL_CODE.search(step.written) for step in script.batch_commands):
+        return True
+    bare = re.compile(rf"(?<![\w$\{{#!./-]){name}(?![\w./-])")
+    found = sum(len(bare.findall(line)) for _, line in script.command_lines)
+    return found > len(script.assignments_of(name)) + len(bare.findall(test.text))

@@ -314,6 +314,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     flow = trace_exit_status(script)
     yield from _unread_waits(script)
     yield from _unfinished_copies(script)
+    yield from _last_of_loop(script)
     if flow is not None and not flow.background:
         yield from _left_behind(script, flow)
     if flow is None or not flow.background:
@@ -422,6 +423,22 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
         if not any("$?" in part.raw for each in behind for part in each.syntax.parts):
             what = "this returns the status of the last process only: a failure of another one is lost"
             yield Problem(wait, what, 'write wait "$pid" || status=$?, and exit "$status"', (flow.launch.line,))
+
+
+def _last_of_loop(script: BatchScript) -> Iterator[Problem]:
+    """Find a `wait $!` behind a loop that starts a process in each round."""
+    waits = [step for step in script.batch_commands if _waits(step)]
+    if len(waits) != 1 or waits[0].name != "wait" or len(waits[0].words) != 2:
+        return
+    wait = waits[0]
+    started = next((step for step in reversed(script.commands_before(wait)) if step.in_background), None)
+    loop = started.around(*LOOPS) if started is not None else None
+    if wait.syntax.words[1].unquoted not in {"$!", "${!}"} or started is None or loop is None or wait.is_inside(loop):
+        return
+    background = next(place for place in started.position.outward() if place.statement.background)
+    if any(place.compound is loop for place in background.outward()):
+        what = "this waits for the last process of the loop alone: the remaining ones may still run"
+        yield Problem(wait, what, 'write pids+=("$!") in the loop, and wait for each', (started.line,))
 
 
 def _detached(script: BatchScript) -> Iterator[Problem]:

@@ -14,12 +14,14 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.check.text_edits import Edit
-from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
+from hpc_kit.slurm.directives import LONG_DASHES, MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus
 from hpc_kit.slurm.versions import first_release_with
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
+_LONG_DASH = re.compile(rf"(-?[{LONG_DASHES}][{LONG_DASHES}-]?)(?:([A-Za-z])(?![A-Za-z])|[A-Za-z])")
+"""An option behind a long dash. Word processors make one of the two dashes of a long option, too."""
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
 _SIZES = (
     frozenset({"nodes", "nodelist"}),
@@ -96,7 +98,9 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
     for problem in script.problems:
         error = problem.error
         remedy, certain = suggest_fix(error)
-        yield Problem(problem, error.what, remedy, (), certain, error.found)
+        option = _LONG_DASH.match(script.lines[problem.line - 1], problem.column - 1)
+        edits = (Edit(problem.line, problem.column, option[1], "-" if option[2] else "--"),) if option else ()
+        yield Problem(problem, error.what, remedy, (), certain, error.found, edits=edits)
     for number in sorted(script.comments):
         line, place = script.lines[number - 1], Origin(number)
         match = _LOOKS_LIKE_OPTIONS.match(line)
@@ -122,9 +126,9 @@ def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
 
 
 def _sizes(text: str, script: BatchScript) -> set[str]:
-    """Return the size options of a commented-out line that no directive gives."""
+    """Return the size options of a commented-out line that no directive gives. No job needs certain nodes."""
     named = {each.name for each in find_directive_options(["#!", f"{MARK} {text}"]).options}
-    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named}
+    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named} - {"nodelist"}
 
 
 @rule("KIT104")
@@ -378,8 +382,9 @@ def empty_values(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), OPTIONS.
     """
     for each in script.directive_options:
-        named = re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1])
-        if named and not each.value and each.name in _NEEDS_VALUE:
+        if each.value or each.name not in _NEEDS_VALUE:
+            continue
+        if re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1]):
             certain = each.name in {"partition", "nodelist", "qos", "account", "constraint", "array"}
             yield Problem(each, f"--{each.name}= has no value", "write the value, or remove the line", certain=certain)
 

@@ -6,19 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import (
-    CompoundCommand,
-    Origin,
-    PipelineUse,
-    SimpleCommand,
-    Word,
-    program_of,
-    simple_commands,
-    written_files,
-)
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
-from hpc_kit.check.expansion import TaskVariableUse, plain_path
+from hpc_kit.check.expansion import TaskVariableUse
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.counts import count_processes
@@ -66,6 +57,8 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         yield from _idle_nodes(script)
         spread = "array" in script.options or any(launch.multiplier and launch.agent for launch in launches)
         launches = [launch for launch in launches if _waits_for_nodes(launch.agent) and not spread]
+    # Beside an agent, another program mostly prepares something.
+    launches = [launch for launch in launches if launch.agent] or launches
     # A program that reads the hosts from a file may start the remaining processes itself.
     has_hostfile = re.search(r"(host|machine|node)_?file", script.code, re.IGNORECASE) is not None
     request, options = f"{size.min_nodes} nodes", ["nodes"]
@@ -203,204 +196,6 @@ def nested_launchers(script: BatchScript) -> Iterator[Problem]:
 
 
 _STARTS_ALL = frozenset({"horovodrun", "mpirun", "srun"})
-
-
-@rule("KIT215")
-def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
-    """The deepspeed launcher does not use the nodes of the job.
-
-    deepspeed starts the processes of all nodes itself, by ssh, from the hosts of --hostfile. Without --hostfile it only
-    uses its own node: started by srun on four nodes, it trains four separate models.
-
-    Fix: `srun python train.py` with one task per GPU; `deepspeed.init_distributed()` reads the ranks of Slurm's tasks
-    from RANK, WORLD_SIZE and LOCAL_RANK. Or call deepspeed once, with --hostfile and without srun. Each line of that
-    file is `HOST slots=N`: deepspeed refuses a list of names alone, which mpirun accepts.
-    Documented: www.deepspeed.ai/getting-started, "Launching DeepSpeed Training".
-    """
-    for launch in script.launch_lines:
-        agent, size = launch.agent, script.size_of(launch)
-        # A variable such as `$ARGS` may contain --hostfile.
-        if agent is None or agent.kind != "deepspeed" or agent.may_hide_options:
-            continue
-        given, have, lines = agent.node_count, script.size.nodes, (script.line_of("nodes"), launch.line)
-        count = given.number if given is not None else None
-        if given is not None and count is not None and have and count > have:
-            what = f"deepspeed expects {count} nodes, but the job has {have}"
-            yield Problem(given, what, "remove --num_nodes", lines)
-        elif given is not None and count is not None and have and count < have and script.only_training:
-            what = f"deepspeed uses {count} of the {have} nodes of the job: the rest is idle"
-            yield Problem(given, what, "remove --num_nodes", lines, certain=False)
-        yield from _slots(script, launch)
-        yield from _bare_hosts(script, launch, agent)
-        if launch.stage("srun") is None:
-            yield from _first_node_alone(script, launch, agent)
-            continue
-        if not size.has_several_nodes or agent.options.keys() & {"no-ssh", "node-rank", "enable-each-rank-log"}:
-            continue
-        effect = "each starts all nodes" if "hostfile" in agent.options else "each trains a separate model"
-        what = f"srun starts deepspeed on {size.min_nodes} nodes: {effect}"
-        yield Problem(agent, what, "write srun python ... with one task per GPU", lines)
-
-
-def _slots(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
-    """Find a file of hosts, written by the script, whose slots are not the GPUs of a node."""
-    gpus = script.size.gpus_per_node
-    for number, line in script.code_lines:
-        match = re.search(r"\bslots=(\d{1,6})\b", line)
-        slots = int(match[1]) if match is not None else None
-        if match is not None and slots and gpus and slots != gpus and number < launch.line:
-            effect = "some processes have no device" if slots > gpus else "the rest is idle"
-            what = f"the file of hosts gives {slots} slots per node, but a node has {gpus} GPUs: {effect}"
-            place, lines = Origin(number, match.start() + 1), (script.line_of_gpus, launch.line)
-            yield Problem(place, what, f"write slots={gpus}", lines, certain=slots > gpus)
-
-
-def _bare_hosts(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
-    """Find a file of hosts for deepspeed that the script fills with names alone."""
-    # Whatever writes the slots, the script contains them.
-    if re.search(r"(?i)slots", script.code) or agent.options.keys() & {"no-ssh", "help"}:
-        return
-    given = agent.option("hostfile", "H")
-    named = (
-        given.text if given is not None else next((e.value.text for e in script.assignments_of("DLTS_HOSTFILE")), "")
-    )
-    path = _plain_path(script.resolve(named))
-    uses = [
-        (use, command, file.name)
-        for use in script.pipelines
-        for command in use.pipeline.commands
-        for file in written_files(command)
-        if path and _plain_path(script.resolve(file.name.unquoted)) == path
-    ]
-    if not uses or not all(_prints_hosts(script, use) for use, _, _ in uses):
-        return
-    # Another command may change the file: sed -i, a program that gets its name.
-    name = re.compile(rf"(?<![\w.-]){re.escape(PurePath(path).name)}(?![\w.-])")
-    for step in script.batch_commands:
-        changes = step.name not in _READS_HOSTS and all(step.syntax is not command for _, command, _ in uses)
-        if changes and step is not launch.command and any(name.search(script.resolve(text)) for text in step.texts[1:]):
-            return
-    place = uses[-1][2]
-    what = "deepspeed refuses a file of hosts without slots: each line is a name alone"
-    remedy = f"write sed 's/$/ slots={script.size.gpus_per_node or 'N'}/' behind a pipe"
-    yield Problem(place, what, remedy, (launch.line,))
-
-
-_READS_HOSTS = frozenset(
-    {"cat", "chmod", "cp", "echo", "grep", "head", "ls", "mkdir", "rm", "tail", "test", "touch", "wc", "["}
-)
-_HOST_FILTERS = frozenset({"cat", "grep", "head", "sort", "tail", "tee", "uniq"})
-_ASKS_FOR_HOSTS = re.compile(
-    r"\s*(scontrol\s+show\s+hostnames?\b|srun\s[^|]*\bhostname\b[^|]*\Z|hostname\b|nodeset\s+-e)"
-)
-
-
-def _prints_hosts(script: BatchScript, use: PipelineUse) -> bool:
-    """Tell whether a pipeline prints names of hosts and nothing else."""
-    first, *filters = use.pipeline.commands
-    if any(program_of(each) not in _HOST_FILTERS for each in filters):
-        return False
-    if isinstance(first, CompoundCommand):
-        inside = [each for _, block in first.bodies for each in simple_commands(block)]
-        return bool(inside) and all(
-            program_of(each) in {"echo", "printf"} and _names_hosts(script, each) for each in inside
-        )
-    words = " ".join(word.raw for word in first.words)
-    if _ASKS_FOR_HOSTS.match(words):
-        return True
-    return program_of(first) in {"echo", "printf"} and _names_hosts(script, first)
-
-
-def _names_hosts(script: BatchScript, command: SimpleCommand) -> bool:
-    """Tell whether an echo or printf prints names of hosts."""
-    texts = [word for word in command.words[1:] if not re.match(r"-[neE]+\Z|[\"']?%s(:\d+)?(\\n)?[\"']?\Z", word.raw)]
-    return bool(texts) and all(_is_host(script, word) for word in texts)
-
-
-def _is_host(script: BatchScript, word: Word) -> bool:
-    """Tell whether a word is the name of a host, or a list of them, perhaps with `:N` behind it."""
-    parts = [part for part in word.parts if part.kind != "text" or part.text]
-    rest = "".join(part.text for part in parts[1:] if part.kind == "text")
-    if not parts or not re.fullmatch(r"(:\d*)?", rest) or any(p.kind == "command" for p in parts[1:]):
-        return False
-    if parts[0].kind == "command":
-        return _ASKS_FOR_HOSTS.match(parts[0].text) is not None
-    name = parts[0].text if parts[0].kind == "variable" else ""
-    if name in {"HOSTNAME", "SLURMD_NODENAME"}:
-        return True
-    read = rf"(mapfile|readarray)\b[^\n]*\b{name}\s*<\s*<\(\s*scontrol\s+show\s+hostname"
-    loop_read = rf"scontrol\s+show\s+hostname[^|\n]*\|\s*while\b[^\n;]*\bread\b[^\n;]*\b{name}\s*[;\n]"
-    if name and re.search(f"{read}|{loop_read}", script.code):
-        return True
-    values = [each.value.raw for each in script.written_assignments if each.name == name]
-    for loop in script.compounds("for"):
-        values += [" ".join(loop.texts)] if loop.name == name else []
-    for value in values:
-        asked = re.search(r"\$\(\s*(.*)", value, re.DOTALL)
-        if asked is None or not _ASKS_FOR_HOSTS.match(asked[1]):
-            names = re.findall(r"\$\{?(\w+)", value)
-            lists = [e.value.raw for e in script.written_assignments if e.name in names]
-            if not lists or not all("scontrol show hostname" in text for text in lists):
-                return False
-    return bool(values)
-
-
-def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
-    """Find deepspeed without a list of hosts in a job of several nodes."""
-    told = agent.options.keys() & {"hostfile", "H", "include", "launcher", "no-ssh", "node-rank", "help"}
-    alone = script.only_training is launch and nothing_unknown(script)
-    named = "DLTS_HOSTFILE" in script.assigned or launch.stage("mpirun", "ssh")
-    if not told and not named and alone and script.size.has_several_nodes and script.size.is_stated:
-        what = f"deepspeed uses this node alone; the job has {script.size.min_nodes} nodes"
-        yield Problem(agent, what, "name the hosts with --hostfile", (script.line_of("nodes"), launch.line))
-
-
-_HOST_OPTIONS = ("hostfile", "H", "machinefile")
-
-
-@rule("KIT229", "warning")
-def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
-    """The launcher reads another file of hosts than the one that the script writes.
-
-    deepspeed prints "Unable to find hostfile, will proceed with training with local resources only" and uses its own
-    node: the rest is idle. mpirun and horovodrun stop. A file of an earlier job names the nodes of that job.
-
-    Fix: write the name once, in a variable, and use the variable in both places.
-    Documented: www.deepspeed.ai/getting-started, "Resource Configuration"; deepspeedai/DeepSpeed issue 5221.
-    """
-    written = [
-        (file.name.line, _plain_path(script.resolve(file.name.unquoted)))
-        for use in script.pipelines
-        for command in use.pipeline.commands
-        for file in written_files(command)
-    ]
-    hosts = [
-        (number, path)
-        for number, path in written
-        if re.search(r"(host|machine|node)[-_]?(file|list|s?(?![a-z]))", path)
-    ]
-    for launch in script.launch_lines if hosts else ():
-        stages = [stage for stage in launch.stages if stage.kind in {"deepspeed", "mpirun"}]
-        text = stages[0].option(*_HOST_OPTIONS) if stages else None
-        if text is None and launch.program.name == "horovodrun":
-            text = launch.argument("hostfile")
-        if text is None or not text.text or "," in text.text or ":" in text.text:
-            continue
-        path = _plain_path(script.resolve(text.text))
-        elsewhere = [line for number, line in script.code_lines if number != text.line]
-        whole = re.compile(rf"(?<![\w.-]){re.escape(PurePath(path).name)}(?![\w.-])")
-        named = any(whole.search(re.sub(r"--hostfile\b", "", line)) for line in elsewhere)
-        # An unknown path, or a name that another line contains, may be the written file.
-        if path.startswith("$") or any(path == other for _, other in written) or named:
-            continue
-        number, other = hosts[-1]
-        what = f"nothing writes {path}: the script writes {other}"
-        yield Problem(text, what, f"write {other}", (number, launch.line))
-
-
-def _plain_path(text: str) -> str:
-    """Return a path without the folder in which the script runs."""
-    return re.sub(r"\A(\./|\$(SLURM_SUBMIT_DIR|PWD)/)+", "", plain_path(text))
 
 
 @rule("KIT204")

@@ -48,6 +48,8 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
         yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
 
 
+_OF_ONE_HOST = re.compile(r"lo|(docker|virbr|podman|cni|veth|br-)\w*")
+
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -86,10 +88,12 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
 def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """NCCL or Gloo uses the loopback interface, and the job has several nodes.
 
-    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
-    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
+    `lo` connects the processes of one node only, and docker0 the containers of one. Ranks of other nodes time out, or
+    connect to themselves. The virtual nodes of the embedded Slurm are one host: the rule is silent if the cluster file
+    says slurm = "embedded".
 
-    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
+    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node). A `^` in front
+    excludes the interfaces of a list: `NCCL_SOCKET_IFNAME=^docker,lo`.
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
     wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
@@ -101,6 +105,13 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
         # Without a cluster file, a job that names nothing of a cluster may be for the embedded Slurm.
         named = script.options.keys() & {"account", "constraint", "exclusive", "partition", "qos"}
         read = each.name.startswith("NCCL") or script.size.has_gpus or named
-        if read and each.value.text.lstrip("=") == "lo":
-            what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
+        names = each.value.text.lstrip("=").split(",")
+        if not read or "lo" not in names or not all(map(_OF_ONE_HOST.fullmatch, names)):
+            continue
+        what = f"{each.name}={each.value.text} reaches no other node"
+        if len(names) == 1:
+            remedy = "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
+        else:
+            remedy = f"write ^{','.join(names)} to exclude these interfaces"
+            yield Problem(each.value, what, remedy, (script.line_of("nodes"),))

@@ -461,8 +461,9 @@ def _is_this_script(script: BatchScript, text: str) -> bool:
 
 def is_next_of_chain(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a command submits this script again, or another one with a counter: `sbatch FILE $((N + 1))`."""
-    again = any(_is_this_script(script, text) for text in step.texts[1:])
-    return step.name == "sbatch" and (again or _counts_on(step))
+    if step.name != "sbatch":
+        return False
+    return _counts_on(step) or any(_is_this_script(script, text) for text in step.texts[1:])
 
 
 def _counts_on(step: TracedCommand) -> bool:
@@ -520,6 +521,10 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
             break
 
 
+_LOOKS = frozenset({"df", "du", "echo", "ls", "printf", "rm", "stat", "tree", "wc"})
+"""Commands that copy nothing."""
+
+
 def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     """Tell whether a later command, a function, a trap, or a copy beside the training names a folder."""
     disk = OWN_DISK.match(path)
@@ -533,7 +538,7 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
         # Something else may call a function without a call, such as a trap.
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         late = step.trap_code or uncalled or id(step) in after or step.in_background
-        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in {"rm", "echo"}
+        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in _LOOKS
         if late and uses and any(name in text for name in names for text in texts):
             return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):

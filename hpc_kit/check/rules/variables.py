@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import pairwise, takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, nested_block, program_of, simple_commands
+from hpc_kit.check.bash_syntax import Assignment, Origin, nested_block, program_of, simple_commands
 from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.rules.finding import Problem, rule
@@ -359,11 +359,13 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
             what = f"${selects[1] or selects[2]} in single quotes stays as it is: awk and sed do not know the variable"
             yield Problem(part.origin, what, "use double quotes", (step.line,), certain=True)
     written = [each for step in script.batch_commands for each in step.written_assignments]
+    yield from _quoted_substitution(script, written)
     for launch in script.training:
         if not launch.file or launch.inner_command.name == "eval":
             continue
         # Words behind `--` are mostly a command, which may be a shell.
-        words = list(takewhile(lambda word: word.raw != "--", launch.inner_command.syntax.words))
+        # A `:` is in front of the next component of a step, such as the shell of other tasks.
+        words = list(takewhile(lambda word: word.raw not in {"--", ":"}, launch.inner_command.syntax.words))
         for word in words:
             name = match[1] if (match := re.fullmatch(r"\$\{?(\w+)\}?", word.raw)) else ""
             given = next((each for each in written if each.name == name and _INNER_QUOTES.search(each.value.raw)), None)
@@ -382,6 +384,18 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
                 what = f"${name} in single quotes stays as it is: the program gets these characters"
                 yield Problem(part.origin, what, "use double quotes", (launch.line,))
                 return
+
+
+def _quoted_substitution(script: BatchScript, written: list[Assignment]) -> Iterator[Problem]:
+    """Find a variable whose value is a command substitution in single quotes, and that no shell reads as code."""
+    for each in written:
+        if not re.fullmatch(r"'(\$\([^']+\)|`[^`']+`)'", each.value.raw):
+            continue
+        uses = [line for line in script.code.splitlines() if re.search(rf"\$\{{?{each.name}\b", line)]
+        if not any(re.search(r"\beval\b|\bssh\b|\s-\w*c\b|\benvsubst\b|@P\}", line) for line in uses):
+            what = f"in single quotes, bash does not run this command: ${each.name} gets these characters"
+            yield Problem(each.value, what, "use double quotes", ())
+            return
 
 
 _SETTERS = frozenset({

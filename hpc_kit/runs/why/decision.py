@@ -61,6 +61,9 @@ _READS_SAVED = re.compile(
 )
 """An error about a damaged file that the program itself has saved, and not about its data."""
 
+_ABSOLUTE = re.compile(r"(?<![\w./])/\w")
+"""A message names the place of its file, which can be compared with that of another one."""
+
 _OWN_MISTAKE = re.compile(
     r"(?:Key|Index|Attribute|Name|Type|ZeroDivision|UnboundLocal|Assertion|NotImplemented)Error\b"
 )
@@ -473,7 +476,8 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
         is_of_rank = cause.line.file == chain[-1].line.file or id(cause) not in known
-        if cause.rank is None and cause.host is None and cause.rule.scope != "job" and is_of_rank:
+        is_of_rank &= cause.rule.scope != "job" and not cause.is_of_copy
+        if cause.rank is None and cause.host is None and is_of_rank:
             cause.rank = chain[-1].rank  # a program that the rank started printed it
         chain.append(cause)
     return chain
@@ -487,7 +491,7 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         event.is_handled
         and event.rule.kind == "cause"
         and not (event.is_survived and _left_value_missing(event, culprit))
-        and not _left_file_damaged(event, culprit)
+        and not (_left_file_damaged(event, culprit) or _left_file_missing(event, culprit))
     ):
         return False
     if culprit.rule.class_ in {"time-limit", "cancelled"} and _tried_to_the_end(attempt, event):
@@ -513,6 +517,7 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         explains(event, culprit)
         or _states_cause_before(event, culprit)
         or _left_value_missing(event, culprit)
+        or _left_file_missing(event, culprit)
         or (
             culprit.rule.class_ == "late-rank" and event.rank == culprit.rank is not None and _ends_rank(event, culprit)
         )
@@ -531,6 +536,19 @@ def _left_file_damaged(event: Event, culprit: Event) -> bool:
         and event.strength > WARNING
         and explains(event, culprit)
         and (_lost_output(event) or (event.rule.class_ in NOT_WRITTEN and trace is not None))
+    )
+
+
+def _left_file_missing(event: Event, culprit: Event) -> bool:
+    """Return whether a command of the script could not write its files before the program missed one."""
+    return (
+        culprit.rule.class_ == "missing-file"
+        and event.rule.class_ in NOT_WRITTEN
+        and event.strength > WARNING
+        and event.is_of_copy
+        and _ABSOLUTE.search(event.line.body) is None
+        and event.line.file == culprit.line.file
+        and event.order < culprit.order
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
 
+_COPIES = re.compile(r"(?:tar|cp|mv|rsync|unzip|unsquashfs|gzip|zstd|dd|install|wget|curl|scp)\b.*: ")
 _TASK_END = re.compile(r"srun: error: \S+: tasks? \d")
 Strength = int
 EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
@@ -74,6 +75,11 @@ class Event:
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
     about: tuple[int, ...] = ()
     """The ranks that it is about, if these are several."""
+
+    @property
+    def is_of_copy(self) -> bool:
+        """A command of the script printed it that brings data to another place."""
+        return self.line.rank is None and _COPIES.match(self.line.body) is not None
 
     @property
     def is_handled(self) -> bool:
@@ -232,60 +238,69 @@ class InputReports:
     """Lines of ranks that have finished their batches, and printed no progress after that."""
 
 
+@dataclass
 class Evidence:
     """All that the files of a job say, in the order of reading."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.ends: list[TaskEnd] = []
-        self.rows: list[JobRow] = []
-        self.waiting: list[Waiting] = []
-        self.processes: dict[int, set[tuple[int, str | None]]] = {}
-        """Ranks and hosts of process ids. Processes of several hosts may have one id."""
-        self.stacks: dict[int | str, Stack | None] = {}
-        """The stack of each rank, or of each process without a label, in its last dump; None if the program went on."""
-        self.torch: dict[int, tuple[str, Line]] = {}
-        """The version of torch that a rank stated."""
-        self.job_ids: set[str] = set()
-        """Ids of the job that its own messages name."""
-        self.began: float | None = None
-        """The earliest time in the logs of the program."""
-        self.last_stamp: Stamp | None = None
-        """The latest time in the last lines of the program."""
-        self.wanted_nodes: tuple[int, Line] | None = None
-        """The number of nodes that torchrun waits for."""
-        self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
-        """The number of the last collective that a rank of a process group has called."""
-        self.success: list[tuple[int, Line]] = []
-        """Lines that report success, with their attempts."""
-        self.last: dict[tuple[str, int | None], LastLine] = {}
-        """The last line of each rank in each file."""
-        self.inputs = InputReports()
-        self.hosts: dict[int, str] = {}
-        self.node_lists: dict[tuple[str, int], set[str]] = {}
-        """Lists of the nodes of the job that a program printed in an attempt in a file."""
-        self.nodes = NodeReports()
-        self.loaders = LoaderReports()
-        self.has_agents = self.has_torchrun = False
-        """torchrun reported the ends of ranks, or at least started them."""
-        self.has_later_step = False
-        """A batch script went on with another step after a step had failed, and did not call that a retry."""
-        self.ranks: set[int] = set()
-        self.own_logs: set[int] = set()
-        """Ranks that write to a file of their own, which is among the files."""
-        self.world = self.lines = 0
-        self.attempts = 1
-        self.running: dict[str, int] = {}
-        """The last attempt of a file, if the program printed progress or success in it."""
-        self.with_progress: set[str] = set()
-        """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
-        self.unreadable: list[tuple[str, str]] = []
-        self.requeued: set[str] = set()
-        """Files that end with a requeue: what they contain belongs to an earlier attempt."""
-        self.scripts: dict[str, list[str]] = {}
-        """Lines of the batch scripts among the files."""
-        self.memory = ShapeMemory()
-        """The shapes of lines that no rule matches, of all files."""
+    events: list[Event] = field(default_factory=list)
+    ends: list[TaskEnd] = field(default_factory=list)
+    rows: list[JobRow] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    processes: dict[int, set[tuple[int, str | None]]] = field(default_factory=dict)
+    """Ranks and hosts of process ids. Processes of several hosts may have one id."""
+    stacks: dict[int | str, Stack | None] = field(default_factory=dict)
+    """The stack of each rank, or of each process without a label, in its last dump; None if the program went on."""
+    torch: dict[int, tuple[str, Line]] = field(default_factory=dict)
+    """The version of torch that a rank stated."""
+    job_ids: set[str] = field(default_factory=set)
+    """Ids of the job that its own messages name."""
+    began: float | None = None
+    """The earliest time in the logs of the program."""
+    last_stamp: Stamp | None = None
+    """The latest time in the last lines of the program."""
+    wanted_nodes: tuple[int, Line] | None = None
+    """The number of nodes that torchrun waits for."""
+    enqueued: dict[tuple[str | None, int], tuple[int, Line]] = field(default_factory=dict)
+    """The number of the last collective that a rank of a process group has called."""
+    success: list[tuple[int, Line]] = field(default_factory=list)
+    """Lines that report success, with their attempts."""
+    busy: set[int | None] = field(default_factory=set)
+    """Ranks that went on to print while the remaining ranks waited."""
+    results: list[Line] = field(default_factory=list)
+    """Last lines of files that say that the program has written its result."""
+    last: dict[tuple[str, int | None], LastLine] = field(default_factory=dict)
+    """The last line of each rank in each file."""
+    inputs: InputReports = field(default_factory=InputReports)
+    hosts: dict[int, str] = field(default_factory=dict)
+    node_lists: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """Lists of the nodes of the job that a program printed in an attempt in a file."""
+    nodes: NodeReports = field(default_factory=NodeReports)
+    loaders: LoaderReports = field(default_factory=LoaderReports)
+    has_agents: bool = False
+    """torchrun reported the ends of ranks."""
+    has_torchrun: bool = False
+    """torchrun started the ranks."""
+    has_later_step: bool = False
+    """A batch script went on with another step after a step had failed, and did not call that a retry."""
+    ranks: set[int] = field(default_factory=set)
+    own_logs: set[int] = field(default_factory=set)
+    """Ranks that write to a file of their own, which is among the files."""
+    world: int = 0
+    """The number of ranks that a launcher, NCCL or the program states; 0 if none does."""
+    lines: int = 0
+    """Lines of all logs."""
+    attempts: int = 1
+    running: dict[str, int] = field(default_factory=dict)
+    """The last attempt of a file, if the program printed progress or success in it."""
+    with_progress: set[str] = field(default_factory=set)
+    """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    requeued: set[str] = field(default_factory=set)
+    """Files that end with a requeue: what they contain belongs to an earlier attempt."""
+    scripts: dict[str, list[str]] = field(default_factory=dict)
+    """Lines of the batch scripts among the files."""
+    memory: ShapeMemory = field(default_factory=ShapeMemory)
+    """The shapes of lines that no rule matches, of all files."""
 
     def of_element(self, element: str, *, with_logs: bool) -> Evidence:
         """Return the evidence about one element of an array, to which further logs can be added.

@@ -28,6 +28,7 @@ from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.attempt import Attempt
+    from hpc_kit.runs.why.log_reader import Line
 
 MAX_RANKS = 4096
 """Ranks beyond which missing ones are not looked for."""
@@ -36,6 +37,14 @@ _COUNTS_CLIENTS = re.compile(r"\d+/\d+ clients joined")
 
 _NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host", "nccl-version"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
+
+_LEAVES = re.compile(
+    r"(?i)\bnothing (?:left )?to (?:do|process|train|evaluate)\b"
+    r"|\b(?:exiting|leaving|quitting|stopping|returning early|shutting down)\b(?! in \d)"
+)
+"""The last line of a rank says that it ends by itself."""
+
+_LABELS = re.compile(r"^ *(?:\[[^\]]*\]:?|\d+:) *(?:\[[^\]]*\]:? *)*")
 
 _STARTS_PYTHON = re.compile(r"\s*(?:(?:exec|time|nohup) )*(?:\S*/)?python[\d.]* ")
 _STARTS_PROCESSES = re.compile(
@@ -101,7 +110,8 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     known = evidence.ranks | {*absent, *range(world if world <= MAX_RANKS else 0)}
     # srun also ends ranks that report nothing. If only one is silent, the remaining ranks lost that one.
     if timed_out or len(known - reporting) > 1:
-        reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
+        ended = {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
+        reporting |= ended - evidence.busy
     silent = sorted(known - reporting)
     # With so many silent ranks, it is their logs that are missing.
     if not reporting or not silent or len(silent) * 2 > len(known):
@@ -117,15 +127,27 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     line = waits[0].line
     if last is not None:
         line = at_last_line(line, last, rank)
-    ended = [each.text for each in by_rank.values() if reports_end_of_inputs(each.text)]
-    if last is not None and last.text in ended and len(ended) < len(by_rank):
-        return comparison_event(attempt, "uneven-inputs", line, rank)
-    batches = evidence.inputs.batches
-    if rank in batches and batches[rank] < min((batches.get(each, 0) for each in reporting), default=0):
-        return comparison_event(attempt, "uneven-inputs", line, rank)
+    if found := _ended_itself(attempt, rank, line, reporting, is_awaited=bool(timed_out)):
+        return found
     found = comparison_event(attempt, "late-rank" if timed_out else "rank-vanished", line, rank)
     found.is_hint = last is None or len(silent) > 1  # its log may not be among the files, and another may be late
     return found
+
+
+def _ended_itself(attempt: Attempt, rank: int, line: Line, reporting: set[int], *, is_awaited: bool) -> Event | None:
+    """Return the rank for which the others waited, if its last line says why it ended, or if it had fewer batches."""
+    evidence = attempt.evidence
+    texts = {key[1]: last.text for key, last in evidence.last.items()}
+    last = texts.get(rank, "")
+    ended = [text for text in texts.values() if reports_end_of_inputs(text)]
+    if last in ended and len(ended) < len(texts):
+        return comparison_event(attempt, "uneven-inputs", line, rank)
+    if is_awaited and _LEAVES.search(last):
+        return comparison_event(attempt, "rank-left-early", line, rank, detail=_LABELS.sub("", last)[:120])
+    batches = evidence.inputs.batches
+    if rank in batches and batches[rank] < min((batches.get(each, 0) for each in reporting), default=0):
+        return comparison_event(attempt, "uneven-inputs", line, rank)
+    return None
 
 
 def find_ranks_without_log(attempt: Attempt) -> list[int]:

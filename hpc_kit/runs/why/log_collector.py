@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 MAX_REPEATS = 300
 """Lines of one shape that are read in one file, if a rule matches them."""
 
+LINES_OF_BUSY = 8
+"""Lines that one rank alone prints before a time-out, if it does not wait itself."""
+
 MAX_EVENTS = 20_000
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
@@ -74,6 +77,16 @@ _REFERS = re.compile(r"^hpc-kit: .*[;:] rank \d+ (?:shows the remedy|lists them)
 
 _INFO_PREFIX = re.compile(r"^\[?I\d{3,4} [^\]]*\] ")
 """The prefix of glog in front of a message of torchrun that is no warning."""
+
+_LOGGER = re.compile(r"^(?:\W*\b(?:INFO|__main__|root)\b\W*)+")
+"""The level and the name that a logger prints in front of a message."""
+
+_RESULT = re.compile(
+    r"(?i)^(?!.*(?:checkpoint|ckpt|snapshot|\bstep\b|\bepoch\b|\bnot\b|fail|error))(?:"
+    r".*\b(?:saved|wrote|written|stored|exported|uploaded)\b.* (?:to|in|at|as|into|under) \S"
+    r"|(?:best|final|test|overall|mean|average|total)\b.*\d)"
+)
+"""The program has written what it was started for."""
 
 _UNFINISHED = re.compile(
     r"(?i)\b(?:not|never|wait(?:ing)?|until|before|unless|unable|timed out|will be|to (?:be )?(?:complete|finish))\b"
@@ -228,6 +241,7 @@ class _FileCollector:
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
         self._note_last_lines()
+        self._note_busy_rank()
         self._note_last_time()
         self._note_stacks()
         if self.log.rank is not None:
@@ -303,9 +317,9 @@ class _FileCollector:
         Only a prefix makes a line another rank's. In other files, the very last line is enough.
         """
         last, known = self.reader.last, self.evidence.last
-        end = "\n".join(text for _, text in last).lower()
+        shapes = _shape("\n".join(text for _, text in last)).split(b"\n")
+        end = b"\n".join(set(shapes)).lower().decode()
         may_finish = any(word in end for word in _FINISHED_WORDS)
-        shapes = Counter(_shape(text) for _, text in last) if may_finish else Counter(())
         if not (may_finish or self.labels):
             last = [entry for entry in last[:-1] if entry[1].startswith(("[", "("))] + last[-1:]
         for (_, before), (number, text) in pairwise([(0, ""), *last]):
@@ -322,10 +336,26 @@ class _FileCollector:
             is_script = any(event.traceback for event in self.own) and before.startswith("+ echo ")
             if line.rank is not None and finished and reports_end_of_inputs(line.body):
                 self.evidence.inputs.ended[line.rank] = LastLine(number, line.text, self.log.name)
-            elif line.rank is not None and shapes[_shape(text)] > 1 and _shape(text) in self.memory.counting:
+            elif line.rank is not None and shapes.count(_shape(text)) > 1 and _shape(text) in self.memory.counting:
                 self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
+        # What a program writes from time to time shows no end.
+        if last and shapes.count(_shape(last[-1][1])) == 1 and not self.reader.is_cut:
+            line = parse_line(self.log, self.labels, *last[-1])
+            if _RESULT.search(_LOGGER.sub("", line.body)):
+                self.evidence.results.append(line)
+
+    def _note_busy_rank(self) -> None:
+        """Note the only rank of a labelled file that printed lines while the remaining ranks waited in vain."""
+        waits = [event.line.number for event in self.own if event.rule.class_ == "collective-timeout"]
+        if not (self.labels and waits):
+            return
+        before = [parse_line(self.log, self.labels, *each) for each in self.reader.last if each[0] < min(waits)]
+        output = [line for line in before if line.body.strip() and not line.body.startswith((" ", TRACEBACK))]
+        ranks = {line.rank for line in output[-LINES_OF_BUSY:]}
+        if len(output) >= LINES_OF_BUSY and len(ranks) == 1:
+            self.evidence.busy |= ranks - {None}
 
     def _note_last_time(self) -> None:
         """Note the last time that the program has printed."""
@@ -637,7 +667,7 @@ def _strength(line: Line, rule: Rule) -> Strength:
 
 
 def _says_success(body: str) -> bool:
-    text = _INFO_PREFIX.sub("", body)
+    text = _LOGGER.sub("", _INFO_PREFIX.sub("", body))
     found = SUCCESS.search(text)
     if not found or SOFTENED.search(text.replace("INFO", "", 1)) or _is_end_noise(text):
         return False

@@ -6,14 +6,14 @@ import datetime as dt
 import gzip
 import re
 from collections import Counter
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpc_kit.run_files import PATCH, RECORD, STEPS, SUMMARY, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 READ_BYTES = 1 << 16
 """Bytes of one block. Blocks of this size stay in the cache of a CPU."""
@@ -31,6 +31,12 @@ LABEL_SAMPLE = 32
 STATES = 10
 """States of a progress bar that count as one line of progress."""
 
+MIN_RUN = 8
+"""Lines of one shape in sequence, on average, that are compared as a whole."""
+
+MAX_COPIED = 50
+"""Shapes of which copies are kept."""
+
 MAX_SHAPES = 200_000
 MANY_SHAPES = 20_000
 """Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
@@ -46,6 +52,8 @@ _TRIGGERS = (
     b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
 )  # fmt: skip
 _DIGITS = b"0123456789"
+_NOT_TEXT = bytes({*range(1, 32), 127} - {*b"\b\t\n\r\x1b"})
+_CONTROLS = bytes({*range(32), 127} - {*b"\n"})
 _RECORDS = frozenset({RECORD, PATCH, SUMMARY, STEPS, VERDICT})
 _NOT_LOGS = frozenset({
     ".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt",
@@ -72,9 +80,9 @@ SUCCESS = re.compile(
     r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
     r"|error code [1-9]|\b(?:with|code|status)[ :=]+[1-9]\d{0,2}\W*$))"
     r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
-    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?final (?:model"
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
-    r"|\bmodel saved (?:to|in|at)\b|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 """The program reports success."""
 
@@ -282,6 +290,15 @@ class ShapeMemory:
         self.plain: set[bytes] = set()
         self.counting: set[bytes] = set()
         """Shapes of progress, such as steps and losses."""
+        self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
+
+    def copies_of(self, shape: bytes) -> list[tuple[bytes, int]]:
+        """Return many lines of a shape, and how many they are, in falling order."""
+        if shape not in self._copies:
+            if len(self._copies) >= MAX_COPIED:
+                self._copies.clear()
+            self._copies[shape] = [((shape + b"\n") * number, number) for number in (512, 64, 8, 1)]
+        return self._copies[shape]
 
     def add(self, shape: bytes, text: str) -> bool:
         """Remember the shape of a line. Return whether it is a new shape of progress."""
@@ -314,6 +331,7 @@ class LogReader:
         self._wants_all = wants_all
         self._muted: set[bytes] = set()
         self._seen: set[bytes] = set()
+        """Shapes of the memory that the file contains."""
         self._progress_shapes: set[bytes] | None = None
         self._progress = 0
         self._shapes: list[bytes] = []
@@ -338,18 +356,23 @@ class LogReader:
 
     def count_progress(self) -> int:
         """Return the lines since `freeze` that repeat a shape of progress: the program went on."""
-        seen, counting = self._progress_shapes, self._memory.counting
-        if seen is not None:
+        if self._progress_shapes is not None:
             # Most lines of a block have the same few shapes.
-            for line, number in Counter(self._shapes[self._counted : self._position]).items():
-                states = line.split(b"\r") if b"\r" in line else [line]
-                if shapes := counting.intersection(states):
-                    is_known = not seen.isdisjoint(shapes)
-                    # A progress bar that is closed prints a few states more.
-                    self._progress += (number - (not is_known)) * (1 + len(states) // STATES)
-                    seen |= shapes
+            self._add_progress(Counter(self._shapes[self._counted : self._position]))
             self._counted = self._position
         return self._progress
+
+    def _add_progress(self, lines: Mapping[bytes, int]) -> None:
+        seen, counting = self._progress_shapes, self._memory.counting
+        if seen is None:
+            return
+        for line, number in lines.items():
+            states = line.split(b"\r") if b"\r" in line else [line]
+            if shapes := counting.intersection(states):
+                is_known = not seen.isdisjoint(shapes)
+                # A progress bar that is closed prints a few states more.
+                self._progress += (number - (not is_known)) * (1 + len(states) // STATES)
+                seen |= shapes
 
     def has_progress(self) -> bool:
         """Return whether the file contains lines of a shape of progress."""
@@ -391,7 +414,13 @@ class LogReader:
 
     def _lines_of(self, block: bytes) -> Iterator[tuple[int, str, bytes]]:
         """Yield the lines of a block whose shapes are new, and those that follow while the reader wants all."""
-        shapes = self._shapes = block.translate(None, _DIGITS).split(b"\n")
+        text = block.translate(None, _DIGITS)
+        if not self._wants_all() and (known := self._count_known(text + b"\n")):
+            self.lines += sum(known.values())
+            self._add_progress(known)
+            self._shapes, self._counted, self._position = [], 0, 0
+            return
+        shapes = self._shapes = text.split(b"\n")
         first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
         distinct = set(shapes)
@@ -410,8 +439,29 @@ class LogReader:
         if self._progress_shapes is not None:
             self.count_progress()
         # Before the first error, lines are only noted as normal output.
-        elif len(self._seen) < MAX_SHAPES:
-            self._seen |= distinct
+        else:
+            self._seen |= distinct & self._memory.plain
+
+    def _count_known(self, text: bytes) -> Counter[bytes] | None:
+        """Return the number of lines of each shape, if all are known. Return None if they are not, or alternate.
+
+        Programs print thousands of steps of one shape. To compare them with copies is faster than to split them.
+        """
+        known = self._seen if self._progress_shapes is None else self._memory.plain
+        counts: Counter[bytes] = Counter()
+        position = runs = lines = 0
+        while position < len(text):
+            end = text.find(b"\n", position) + 1
+            shape = text[position : end - 1]
+            if shape not in known or lines < MIN_RUN * (runs - MIN_RUN):
+                return None
+            position, number = end, 1
+            for copies, size in self._memory.copies_of(shape) if text.startswith(shape, end) else ():
+                while text.startswith(copies, position):
+                    position, number = position + len(copies), number + size
+            counts[shape] += number
+            runs, lines = runs + 1, lines + number
+        return counts
 
     def _indices(self, shapes: list[bytes], new: set[bytes]) -> Iterator[int]:
         """Yield the indices of lines to read, in order. What the reader wants may change with each line."""
@@ -441,14 +491,14 @@ class LogReader:
                 yield number, clean_text(part), part_shape
 
     def _keep_last(self, tail: bytes) -> None:
-        text = tail[-TAIL_BYTES:].decode("utf-8", errors="replace")
-        lines = text.split("\n")
-        # Most logs are plain text: one test of the whole text is faster than one of each line.
-        if not text.replace("\n", "").isprintable():
-            lines = [_without_escapes(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+        lines = tail[-TAIL_BYTES:].split(b"\n")[-KEPT_LINES:]
+        text = b"\n".join(lines)
+        if text.isascii() and len(text.translate(None, _CONTROLS)) == len(text):
+            texts = text.decode().split("\n")
+        else:
+            texts = [clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]) for line in lines]
         first = self.lines - len(lines) + 1
-        self.last = [(number, text) for number, line in enumerate(lines, first) if (text := line.rstrip())]
-        del self.last[:-KEPT_LINES]
+        self.last = [(number, clean) for number, line in enumerate(texts, first) if (clean := line.rstrip())]
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -472,7 +522,8 @@ def _decode_wide(data: bytes) -> bytes:
 def _is_binary(data: bytes) -> bool:
     sample = data[:4096]
     # Logs contain single zeros, where nodes wrote to one file over NFS.
-    return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10
+    controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
+    return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10 or controls > len(sample) // 20
 
 
 def clean_text(line: bytes) -> str:
@@ -513,7 +564,7 @@ _RANK_PREFIX = re.compile(
     r"|\((?:(?:Worker_TP|VllmWorker rank=)(?P<vllm>\d+) |[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
 )
 _STAMP = re.compile(
-    r" ?[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)"
+    r" ?[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _,](?P<time>\d\d:\d\d:\d\d)"
     r"(?P<fraction>[.,]\d+)?(?:Z"
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
@@ -529,6 +580,7 @@ _SHORT_STAMP = re.compile(
 
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _STAMPS = (_SYSLOG, _STAMP, _VLLM, _SHORT_STAMP)
+_CLOCK = re.compile(r":\d\d:\d\d")
 _DMESG = re.compile(
     r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
 )
@@ -569,13 +621,17 @@ def detect_labels(path: Path, rank: int | None = None) -> re.Pattern[str] | None
     the name of the file gives the rank, one line is enough that names it with a host.
     """
     head = [line for line in read_head(path).splitlines() if line.strip()]
-    lines = [line.decode(errors="replace") for line in head[:: max(len(head) // LABEL_SAMPLE, 1)]]
+    sample = head[:: max(len(head) // LABEL_SAMPLE, 1)]
+    # Lines of one shape have labels, or have none.
+    shapes = [line.translate(None, _DIGITS) for line in sample]
+    of_shape = {shape: line.decode(errors="replace") for shape, line in zip(shapes, sample, strict=True)}
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
-        unlabelled = (line for line in lines if match_label(pattern, line) is None)
-        # Most files have no labels: half of the lines show that.
-        if len(lines) > 1 and next(islice(unlabelled, (len(lines) - 1) // 2, None), None) is None:
+        labelled = {shape for shape, line in of_shape.items() if match_label(pattern, line)}
+        if len(sample) > 1 and sum(shape in labelled for shape in shapes) * 2 > len(sample):
             return pattern
     for pattern in _RANK_AND_HOST_LABELS:
+        labelled = {shape for shape, line in of_shape.items() if pattern.match(line)}
+        lines = [line.decode(errors="replace") for line, shape in zip(sample, shapes, strict=True) if shape in labelled]
         found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
         # A host stays the same in all lines of a rank, other words with a number do not. A single one may be a model.
         hosts = {host for _, host in found}
@@ -601,18 +657,20 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         rank = int(given["rank"]) if "rank" in given else rank
         host = given.get("host", host)
         body = body[: label.start()] + body[label.end() :]
+    # The search for a time of day is faster than that for its formats.
+    stamps = _STAMPS if _CLOCK.search(body) else ()
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
             stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"] or stated
             local, bare = prefix["local"] or local, prefix["bare"] or bare
             host = prefix["host"] or prefix["host2"] or host
-        elif prefix := next(filter(None, (pattern.match(body) for pattern in _STAMPS)), None):
+        elif prefix := next(filter(None, (pattern.match(body) for pattern in stamps)), None):
             time = _seconds(prefix)
             host = prefix.groupdict().get("host") or host
         else:
             break
         body = body[prefix.end() :]
-    if time is None and (stamp := _DMESG.match(body) or _GLOG.match(body) or _IN_TEXT.search(body)):
+    if stamps and time is None and (stamp := _DMESG.match(body) or _GLOG.match(body) or _IN_TEXT.search(body)):
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host

@@ -19,11 +19,16 @@ _ASSIGNMENT = re.compile(
     r"(?P<head>(?<![\w-])(?P<name>[A-Za-z][\w-]*)(?:=|: ?)[\"']?|--(?P<option>[a-z][\w-]*) )(?P<value>[^\s'\",;]{6,})"
 )
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{12,}")
+_QUERY = re.compile(
+    r"(?i)([?&](?:(?:\w+_)?token|(?:\w+_)?key|sig(?:nature)?|auth|password|x-(?:amz|goog)-(?:signature|credential"
+    r"|security-token))=)[^\s&#'\"]{6,}"
+)
+"""A parameter of a signed URL."""
 
 
 def mask_secrets(text: str) -> str:
     """Return a text without tokens, passwords in URLs, and values of variables and options that name a secret."""
-    text = _BEARER.sub(rf"\g<1>{MASK}", mask_text(text))
+    text = _QUERY.sub(rf"\g<1>{MASK}", _BEARER.sub(rf"\g<1>{MASK}", mask_text(text)))
     return _ASSIGNMENT.sub(_mask_assignment, text)
 
 
@@ -42,7 +47,7 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
         "host": verdict.host,
         "evidence": proofs,
         "traceback": mask_secrets(verdict.traceback) if verdict.traceback else None,
-        "fix": verdict.fix,
+        "fix": mask_secrets(verdict.fix),
         "confidence": verdict.confidence,
         "ranks": verdict.ranks,
     }
@@ -60,11 +65,11 @@ def verdict_rows(verdict: Verdict, show_path: Callable[[str], str] = str) -> Ite
     for label, proof in zip(["proof", *[""] * len(verdict.evidence)], verdict.evidence, strict=False):
         yield label, f"{show_path(proof.file)}:{proof.line}  {mask_secrets(proof.text)}"
     for text in verdict.also:
-        yield "also", text
+        yield "also", mask_secrets(text)
     for text in verdict.earlier:
         yield "before", mask_secrets(text)
     if verdict.traceback:
         lines = mask_secrets(verdict.traceback).splitlines()
         shown = lines if len(lines) <= TRACEBACK_LINES else [lines[0], "  ...", *lines[2 - TRACEBACK_LINES :]]
         yield from (("trace" if number == 0 else "", line) for number, line in enumerate(shown))
-    yield "fix", verdict.fix
+    yield "fix", mask_secrets(verdict.fix)

@@ -68,8 +68,10 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    as `None` or an empty queue, follows from the logged error or the dead thread before it. It is `likely`.
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
    not come while the remaining ranks waited, is the culprit. If the job hung, the last stacks of its ranks are
-   compared, which faulthandler or `py-spy dump` printed. A line about a wait explains the time limit if no progress
-   follows.
+   compared, which faulthandler or `py-spy dump` printed. In a log without labels, the ids of processes and threads
+   tell the ranks apart. A line about a wait explains the time limit if no progress follows. If nothing was printed
+   for 30 minutes and for much longer than before, the answer is that the job stood still, and not that its limit was
+   too short. It is `likely`. The time in the message of Slurm, or `Elapsed` of sacct, shows the end.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
    print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
    `likely`.
@@ -78,9 +80,14 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    script announced a retry. The first step counts if the later command only misses a file.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
-It probably failed if it did nothing after an error, such as a launcher that was not found, and if one of its last
-lines says that a file could not be written. Of several submissions in one terminal, the last refusal counts. A job
-that waits again after Slurm had ended it did not fail, and an exception in a job that still runs is `likely`.
+It probably failed if an uncaught exception ended its program, and only the script went on. The same holds if it did
+nothing after an error, such as a launcher that was not found, or if one of its last lines says that a file could not be
+written. Of several submissions in one terminal, the last refusal counts. A job that waits again after Slurm had ended
+it did not fail, and an exception in a job that still runs is `likely`.
+
+Without Slurm's state, a log that ends with a result, such as a saved model, shows a success that is `likely`. The
+answer about a job that never started, because of its dependency, is that of the job before it. If the watchdog has
+reported a stall of a job that still runs, the answer names the rank that the remaining ranks wait for.
 
 An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
 about other jobs and from days before the job do not count.

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
-from hpc_kit.runs.progress import read_hosts
+from hpc_kit.runs.progress import read_hosts, read_progress
 from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.evidence import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
 from hpc_kit.runs.why.log_collector import add_file
 from hpc_kit.runs.why.log_reader import Line, LogFile, seconds_of_year
 from hpc_kit.runs.why.rules import Match, rule_named
 from hpc_kit.runs.why.slurm_tables import JobRow
-from hpc_kit.runs.why.verdicts import UNKNOWN, Verdict
+from hpc_kit.runs.why.verdicts import UNKNOWN, Verdict, proof_of
 from hpc_kit.slurm.nodelist import expand, fold
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from hpc_kit.run_files import FirstFailure
@@ -59,6 +60,8 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     evidence.hosts = read_hosts(run.folder) | evidence.hosts
     evidence.rows.append(_row(run, status, state))
     verdict = decide(evidence)
+    if state is JobState.RUNNING and verdict.cause.startswith("did not fail"):
+        verdict = _add_stall(run, evidence, verdict)
     if verdict.class_ == UNKNOWN:
         verdict = _explain_silence(run, verdict)
     if verdict.class_ == "launch-failure" and verdict.host:
@@ -66,6 +69,45 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     if verdict.class_ == "log-folder" and "/" not in verdict.cause:
         verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
     return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
+
+
+def dependencies_of(run: Run) -> list[str]:
+    """Return the ids of the jobs that a job waits for."""
+    option = (run.record.resolved.job.resources.dependency if run.record else None) or ""
+    # The number of minutes behind a plus is no id.
+    return re.findall(r"(?<![+\d_])\d+(?:_\d+)?", option)
+
+
+def name_failed_dependency(verdict: Verdict, run: Run, before: Sequence[tuple[Run, JobState, Verdict]]) -> Verdict:
+    """Return the answer about a job that never started, because a job before it did not end as required.
+
+    Args:
+        verdict: The answer about the job alone.
+        run: The job.
+        before: The jobs that it waits for, their states, and the answers about them.
+    """
+    failed = [each for each in before if each[1].failed or each[1] is JobState.CANCELLED]
+    if not failed:
+        return replace(verdict, class_="dependency", fix=f"see which of the jobs failed: {_command_of_jobs(run)}")
+    reasons = [
+        found.cause if found.class_ == "dependency" else f"job {each.job_id} ({each.name}) is {state}: {found.cause}"
+        for each, state, found in failed
+    ]
+    first, _, cause = failed[0]
+    again = f"; then submit the chain again from job {first.job_id} ({first.name}) on"
+    return replace(
+        cause,
+        cause=f"job {run.job_id} never started, because of its dependency: {'; '.join(reasons)}",
+        class_="dependency",
+        rank=None,
+        ranks=[],
+        host=None,
+        fix=cause.fix if cause.class_ == "dependency" else cause.fix + again,
+    )
+
+
+def _command_of_jobs(run: Run) -> str:
+    return f"sacct -j {','.join(dependencies_of(run)) or 'ID'} -o JobID,State,ExitCode"
 
 
 def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:
@@ -93,6 +135,24 @@ def _number_ranks(evidence: Evidence, ranks_per_task: int) -> None:
     for event in evidence.events:
         if event.rank is not None and "task" in event.groups:
             event.rank *= ranks_per_task
+
+
+def _add_stall(run: Run, evidence: Evidence, verdict: Verdict) -> Verdict:
+    """Add what the watchdog has said about a running job, if no step has ended since."""
+    progress = read_progress(run)
+    if progress is None or progress.stall is None:
+        return verdict
+    named = [event for event in evidence.events if event.rule.name == "awaited-rank"]
+    late = named[-1] if named else None
+    return replace(
+        verdict,
+        cause=f"{verdict.cause}, but {progress.stall}",
+        class_="late-rank" if late else verdict.class_,
+        rank=late.rank if late else None,
+        host=late.host if late else None,
+        evidence=[*verdict.evidence, *([proof_of(late.line)] if late else [])],
+        fix=f"read the stacks: hpc-kit stacks {run.job_id}; if it does not go on: hpc-kit cancel {run.job_id}",
+    )
 
 
 def _explain_silence(run: Run, verdict: Verdict) -> Verdict:

@@ -70,6 +70,11 @@ _MESSAGES = {
         "Verbindungsaufbau abgelehnt", "Connexion refusée", "Conexión rehusada", "Connessione rifiutata",
         "В соединении отказано", "拒绝连接", "接続を拒否されました",
     ),
+    "Lmod has detected the following error": (
+        "Lmod hat den folgenden Fehler erkannt", "Lmod a détecté l'erreur suivante",
+        "Lmod ha detectado el siguiente error",
+    ),
+    "unknown: ": ("unbekannt: ", "inconnus : ", "desconocidos: "),
     "Stale file handle": ("Veraltete Dateizugriffsnummer", "Poignée de fichier obsolète", "过旧的文件控柄"),
     "bad interpreter": ("Defekter Interpreter", "mauvais interpréteur", "intérprete erróneo", "解释器错误"),
 }  # fmt: skip

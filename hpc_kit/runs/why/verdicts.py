@@ -446,6 +446,16 @@ def unknown_verdict(attempt: Attempt, absent: Sequence[int] = ()) -> Verdict:
             fix="nothing to do",
             confidence="certain",
         )
+    lost = [event for event in attempt.of_kind("consequence", above=WARNING) if event.rule.weight > OWN_ERROR / 2]
+    if attempt.evidence.results and attempt.job is None and not (attempt.failed or lost):
+        line = attempt.evidence.results[-1]
+        return Verdict(
+            f"did not fail: the last line reports a result, and no line an error that ended the program "
+            f"({line.body.strip()[:80]})",
+            NO_FAILURE,
+            evidence=[proof_of(line)],
+            fix="compare with the state of the job: sacct -j ID -P -o JobID,State,ExitCode",
+        )
     tracebacks = [event for event in attempt.events if event.traceback]
     text = _own_traceback(attempt, [event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
     ends = [end for end in attempt.ends if end.has_failed]
