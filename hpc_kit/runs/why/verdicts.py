@@ -400,15 +400,12 @@ def _own_traceback(attempt: Attempt, events: list[Event]) -> str | None:
 
 def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     consequences = attempt.of_kind("consequence")
-    named = [each for each in consequences if each.rule.weight > 5 and each.rank is not None]
-    victims = {each.rank for each in named}
+    named = [each for each in consequences if each.rule.weight > 5]
+    victims = {each.rank for each in named if each.rank is not None}
     # A line of srun is about several tasks: `n2: tasks 2-3: Killed`.
     lines = {(each.line.file, each.line.number) for each in named}
     victims |= {
-        each
-        for end in attempt.ends
-        if end.is_victim or (end.line and (end.line.file, end.line.number) in lines)
-        for each in end.ranks
+        each for end in attempt.ends if end.is_victim or (end.line.file, end.line.number) in lines for each in end.ranks
     }
     # A rank with the same kind of failure is no victim of it.
     victims -= {rank, *(each.rank for each in _reports_of(attempt, event)), *_ranks_alike(attempt, event)}
