@@ -211,27 +211,17 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
-            if world.is_main and world.world_size > 1 and "torch.distributed" in sys.modules:
-                _report_missing_group(world)
+            if world.is_main and world.world_size > 1 and (caught := backend.group_error()):
+                _report_missing_group(world, *caught)
 
 
-def _report_missing_group(world: World) -> None:
-    """Print a note if the program has created no process group with other ranks.
-
-    Each rank may have trained a model of its own.
-    """
-    error = backend.group_error()
-    # The ranks of mpirun may communicate by MPI alone.
-    if backend.has_joined_group() or (error is None and world.launcher == "mpi"):
-        return
-    remedy = "call init_process_group(), or hpc_kit.distributed(); ranks that are independent of each other need none"
-    if error is not None:
-        remedy = error.remedy or "" if isinstance(error, HpcKitError) else "do not catch this error"
-    sys.stderr.write(f"hpc-kit: note: rank 0 of {world.world_size} has created no process group with other ranks\n")
-    if error is not None:
-        name, reason = type(error).__name__, str(error).strip().partition("\n")[0]
-        sys.stderr.write(f"  found  the program caught {name} from init_process_group: {reason}\n")
-    sys.stderr.write(f"  do     {remedy}\n")
+def _report_missing_group(world: World, error: str, remedy: str) -> None:
+    """Print a note: the program went on after an error of `init_process_group`, so each rank may have trained alone."""
+    sys.stderr.write(
+        f"hpc-kit: note: rank 0 of {world.world_size} has created no process group with other ranks\n"
+        f"  found  the program caught {error}\n"
+        f"  do     {remedy}\n"
+    )
 
 
 def _run_program(command: program.ProgramCommand) -> None:

@@ -1,7 +1,7 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
 A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
-rank 0's store. Whether the program has created a default group with other ranks is recorded.
+rank 0's store. The error of a program that creates no default group with other ranks is recorded.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.torch_import import after_torch_import
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
@@ -51,7 +51,7 @@ class _Session:
     started_by_mpi: bool = False
     is_installed: bool = False
     has_joined_group: bool = False
-    group_error: Exception | None = None
+    group_error: tuple[str, str] | None = None
     torch_finder: ExitStack = field(default_factory=ExitStack)
 
 
@@ -124,14 +124,9 @@ def _install_in_spawned_processes() -> None:
     spawn.get_preparation_data = get_preparation_data
 
 
-def has_joined_group() -> bool:
-    """Return whether this process has created a default group with other ranks, also if it is destroyed already."""
-    return _session.has_joined_group
-
-
-def group_error() -> Exception | None:
-    """Return the error of the last `init_process_group` that failed in this process, or None."""
-    return _session.group_error
+def group_error() -> tuple[str, str] | None:
+    """Return the error of the last `init_process_group` and its remedy, if there never was a group with others."""
+    return None if _session.has_joined_group else _session.group_error
 
 
 def is_registered() -> bool:
@@ -220,7 +215,10 @@ def _record_result(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*args, **kwargs)
         except Exception as error:
-            _session.group_error = error
+            reason = str(error).strip().partition("\n")[0]
+            remedy = error.remedy if isinstance(error, HpcKitError) else None
+            what = f"{type(error).__name__} from init_process_group: {reason}"
+            _session.group_error = what, remedy or "do not catch this error"
             raise
         # A program may fall back to a group of one rank.
         _session.has_joined_group |= dist.get_world_size() > 1
