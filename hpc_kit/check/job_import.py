@@ -18,7 +18,7 @@ from hpc_kit.slurm.units import is_number
 from hpc_kit.spec.job import Job, Launch, Value
 from hpc_kit.spec.launcher_command import LauncherCommand, find_launcher
 from hpc_kit.spec.resources import Resources
-from hpc_kit.spec.secrets import is_secret, looks_secret, secret_arguments
+from hpc_kit.spec.secrets import looks_secret, secret_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -497,7 +497,7 @@ class _Importer:
     def _set_variable(self, name: str, value: str, line: int, *, literal: bool) -> None:
         if not literal:
             self.note(line, f"{name} is not a constant: write it into setup")
-        elif looks_secret(name, value) or is_secret(name, value):
+        elif looks_secret(name, value):
             self.note(line, f"{name} looks like a secret: export it in the shell that submits")
         else:
             self.env[name] = value

@@ -297,11 +297,12 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
 
     They are no errors: the lists are those of one user and one login node.
     """
-    for name, value in job.env.items():
-        if may_be_secret(name, str(value)):
-            yield f"[env] {name} may be a secret: script and record contain it; export it in the shell that submits"
-    for name in dict.fromkeys(doubtful_arguments(_arguments(job))):
-        yield f"{name} may be a secret: the script and `ps` show it; export it as a variable in the shell that submits"
+    variables = [name for name, value in job.env.items() if may_be_secret(name, str(value))]
+    if variables:
+        yield f"[env] {_may_be(variables)}: script and record contain it; export it in the shell that submits"
+    arguments = list(dict.fromkeys(doubtful_arguments(_arguments(job))))
+    if arguments:
+        yield f"{_may_be(arguments)}: the script and `ps` show it; export it as a variable in the shell that submits"
     resources = job.resources
     yield from _doubts_about_partitions(resources.partition, cluster)
     for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
@@ -311,6 +312,10 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
     for name, tool in tools.items():
         if getattr(environment, name) and cluster.containers and not tool & set(cluster.containers):
             yield f"cluster '{cluster.name}' has no {name}; its containers: {', '.join(cluster.containers)}"
+
+
+def _may_be(names: list[str]) -> str:
+    return f"{', '.join(names)} may be {'a secret' if len(names) == 1 else 'secrets'}"
 
 
 def _doubts_about_partitions(partition: str | None, cluster: Cluster) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Detects secrets: by the names of variables and options, by the forms of tokens, and in URLs.
 
-Job files with secrets are refused, `check` reports them in scripts, and records omit or mask them.
+Job files with secrets are refused, `check` reports them in scripts, and texts for others are masked.
 """
 
 from __future__ import annotations
@@ -12,22 +12,11 @@ from typing import NamedTuple
 
 MASK = "***"
 
-_WORDS = frozenset({
-    "KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PWD", "PASS", "PASSPHRASE", "PAT",
-    "CREDENTIAL", "CREDENTIALS",
-})  # fmt: skip
-"""Words in names that may be those of secrets. A key may also sort, and a token may be one of a text."""
-
-_ENDS = ("APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
-_ADDRESSES = ("DATABASE_URL", "DB_URL", "CONNECTION_STRING", "DSN")
-"""Ends of names of addresses, which often contain a password."""
-
-_PLAIN_NAMES = frozenset({"PWD", "OLDPWD"})
-_SWITCH = (
-    r"(?:NO|USE|ASK|SKIP)_"
-    r"|.*_(?:FILE|PATH|DIR|REQUIRED|BINDINGS?|COLUMN|COUNT|FIELD|FN|ID|IDS|LEN|LENGTH|LIMIT|MAP|NAME|SIZE|TYPE|URL)$"
+_NAMES = (
+    r"(?:(?:^|_)(?:KEYS?|PWD|PASS|PAT|CREDENTIALS?)|APIKEY|TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE)(?:_|$)"
+    r"|(?:^|_)AUTH$"
 )
-"""Names about a secret, which do not contain it: `--ask-password`, `HF_TOKEN_PATH`."""
+"""Names that may be those of secrets. A key may also sort, and a token may be one of a text."""
 
 _SURE = (
     r"(?:API_?KEYS?|ACCESS_KEY|SECRET_KEY|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|_PWD"
@@ -39,20 +28,49 @@ _SURE = (
 )
 """Ends of names that are certainly secrets."""
 
-_PLAIN_VALUE = (
-    r"(?is)|[+-]?(?=\.?\d)[\d.]+(?:e[+-]?\d+)?|yes|no|on|off|true|false|none|null"
-    r"|[$`].*|(?:~|\.{0,2}/).*|.*\.(?:py|txt|json|toml|ya?ml)"
+_PLAIN_NAME = (
+    r"(?:OLD)?PWD$|(?:NO|USE|ASK|SKIP)_"
+    r"|.*_(?:FILE|PATH|DIR|REQUIRED|BINDINGS?|COLUMN|COUNT|FIELD|FN|FRAMES?|IDS?|LEN|LENGTH|LIMIT|MAP|NAME|SIZE|TYPE|URL)$"
+    r"|(?:.*_)?(?:PUBLIC|SORT|CACHE)_KEYS?$"
+    r"|(?:.*_)?(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|SPECIAL|START|STOP|END|NEXT|MAX|MIN|NUM)_TOKEN$"
 )
-"""Nothing, numbers, switches, shell expansions and files."""
+"""Names about a secret, which do not contain it: `--ask-password`, `HF_TOKEN_PATH`; keys and tokens of other kinds."""
+
+_ADDRESSES = ("DATABASE_URL", "DB_URL", "CONNECTION_STRING", "DSN")
+"""Ends of names of addresses, which often contain a password."""
+
+_PLAIN_VALUE = (
+    r"(?is)|[+-]?(?=\.?\d)[\d.]+(?:e[+-]?\d+)?|yes|no|on|off|true|false|none|null|ask|prompt"
+    r"|[$`~./].*|.*\.(?:py|txt|json|toml|ya?ml|pem|pub|key)|(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"
+)
+"""Nothing, numbers, switches, shell expansions, files, and names of variables such as OPENAI_API_KEY."""
+
+_BASE64 = r"(?=.*\d)(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9+/]{24,}"
+_RELATIVE_PATH = rf"(?!{_BASE64}$)[\w.@=-]+(?:/[\w.@=-]+)+/?(?<!=)"
+"""Base64 contains slashes, too. A path seldom has digits, capitals and small letters without '_', '-' and '.'."""
+
+_PLACEHOLDER = (
+    r"(?i)your|xxx|<.*>|\*{3}|\.\.\.|change_?me|todo|placeholder|insert|dummy|no-key|not-needed|unused|token-abc123"
+    r"|^(none|null|true|false|empty|fake|local|ollama|vllm)$"
+)
 
 _PLAIN_WORD = r"[A-Za-z]{0,20}\d{0,5}|\d{1,8}|\d{1,5}[A-Za-z]{1,3}|\d+x\d+"
 """A word of a name like train_images_256x256_v1."""
+
+_METHODS = (
+    r"(?i)none|anonymous|any|auto|basic|bearer|cert|default|digest|kerberos|ldap|local|munge|oauth2?|password|pat"
+    r"|publickey|sasl|scram|ssh|token"
+)
+"""Values of `--auth` that name a method."""
+
+_LONG = 32
+"""Characters of a random value that is a secret also behind an unsure name such as `key`."""
 
 SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-(?=[\w-]{0,60}[A-Za-z0-9]{16})[\w-]{30,}"
     r"|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{35}|xox[abeprs]-[\w-]{20,}|npm_[A-Za-z0-9]{36}|pypi-AgE[\w-]{50,}|dckr_pat_[\w-]{20,}"
     r"|nvapi-[\w-]{40,}|gsk_[A-Za-z0-9]{40,}|[rs]k_live_[A-Za-z0-9]{20,}|hvs\.[\w-]{24,}|SG\.[\w-]{16,}\.[\w-]{16,}"
-    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}|(?<=wandb login )[0-9a-f]{40})"
+    r"|(?<![\w-])eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}|(?<=wandb login )[0-9a-f]{40})"
 )
 """Tokens that their form gives away."""
 
@@ -69,62 +87,81 @@ _HEADER = (
 )
 """A header of HTTP with a token or a password."""
 
-_ALONE = frozenset({"AUTH", "CREDENTIAL", "CREDENTIALS", "PAT", "TOKEN"})
-"""Names that may be those of secrets, whatever their value."""
-
-_METHODS = (
-    r"(?i)none|anonymous|any|auto|basic|bearer|cert|default|digest|kerberos|ldap|local|munge|oauth2?|password|pat"
-    r"|publickey|sasl|scram|ssh|token"
-)
-"""Values of `--auth` that name a method."""
-
-_LONG = 32
-"""Characters of a random value, in a text, that is a secret also behind an unsure name such as `key`."""
-
-_PLACEHOLDER = (
-    r"(?i)your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|dummy|no-key|not-needed|unused|token-abc123"
-    r"|^(none|null|true|false|empty|fake|local|ollama|vllm)$"
-)
 _URL_LOGIN = r"(?i)(?P<head>\b[a-z][a-z0-9+.-]{0,30}://[^\s/@:'\"]*:)(?P<secret>[^\s/@'\"$]+)(?=@)"
 _VARIABLE = r"(?m)(?P<head>^[-+ ]?(?:export )?(?P<name>[A-Z][A-Z0-9_]*)=)(?P<secret>[^\s\"'${}()]{6,})$"
 """A line `NAME=VALUE` of a file of variables, such as .env."""
 _ASSIGNED = r"(?i)(?P<head>(?<![\w-])(?P<name>[\w-]+)[\"']?\s*[=:]\s*[\"'])(?P<secret>[^\"'\s${}]{8,})(?=[\"'])"
 
+_LOGINS = {
+    "curl": r"(?:-[fgikLnsSv]*[uU] ?|--(?:proxy-)?user[ =])[^\s:]+:(?P<secret>\S+)",
+    "mysql": r"-p(?P<secret>\S+)",
+    "mysqldump": r"-p(?P<secret>\S+)",
+    "sshpass": r"-p ?(?P<secret>[^\s-]\S*)",
+    "wandb": r"(?:login|--?[\w-]+) (?P<secret>[0-9a-f]{40})",
+}
+"""Passwords in the options of programs whose names do not tell them: an argument, and the one behind a space."""
 
-def looks_secret(name: str, value: str | None = None) -> bool:
-    """Return whether a variable probably contains a secret; without a value, whether its name may be that of one."""
-    upper = name.upper()
-    if value is not None:
-        if _find_url_password(value) or SHAPES.search(value):
-            return True
-        if upper.endswith(_ADDRESSES):
-            # The address of a local file, such as sqlite:///data.db, contains no password.
-            return re.search(r"@|password|pwd|key=", value, re.IGNORECASE) is not None
-        value = value.strip("\"'")
-        if re.fullmatch(_PLAIN_VALUE, value):
-            return False
-        if _starts_as_token(value) and not _WORDS.isdisjoint(upper.split("_")):
-            return True
-    if upper in _PLAIN_NAMES or re.match(_SWITCH, upper):
-        return False
-    if re.search(_SURE, upper):
-        return True
-    words = upper.split("_")
-    if _WORDS.isdisjoint(words) and words[-1] != "AUTH" and not any(word.endswith(_ENDS) for word in words):
-        return value is None and upper.endswith(_ADDRESSES)
-    return value is None or (len(value) >= 16 and _is_random(value))
+
+def looks_secret(name: str, value: str) -> bool:
+    """Return whether a variable certainly contains a secret."""
+    return _judge(name, value) is True
 
 
 def may_be_secret(name: str, value: str) -> bool:
     """Return whether a variable is no certain secret only because of its value, such as `MY_TOKEN=hunter2`."""
-    value = value.strip("\"'")
-    if "://" in value or re.fullmatch(_PLAIN_VALUE, value) or not looks_secret(name) or looks_secret(name, value):
-        return False
+    return _judge(name, value) is False
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a value in a script is a secret: no expansion or placeholder, and 4 characters or more."""
+    is_plain = len(value) < 4 or re.search(r"[\s$]", value) or re.search(_PLACEHOLDER, value)
+    return not is_plain and looks_secret(name, value)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the name of a variable is certainly that of a secret."""
+    return re.search(_SURE, name.upper()) is not None and re.match(_PLAIN_NAME, name.upper()) is None
+
+
+def may_name_secret(name: str) -> bool:
+    """Return whether the name of a variable may be that of a secret, or of an address with a password."""
     upper = name.upper()
-    if upper in _ALONE:
-        return re.fullmatch(_METHODS, value) is None
-    # `localhost:5432` needs no password.
-    return _is_random(value) if not upper.endswith(_ADDRESSES) else re.fullmatch(r"[\w.-]+:\d+", value) is None
+    return upper.endswith(_ADDRESSES) or (
+        re.search(rf"{_NAMES}|{_SURE}", upper) is not None and re.match(_PLAIN_NAME, upper) is None
+    )
+
+
+def _judge(name: str, value: str) -> bool | None:
+    """Return whether a value is certainly a secret; False if it may be one, None if it is none."""
+    if _find_url_password(value) or SHAPES.search(value):
+        return True
+    upper, value = name.upper(), value.strip("\"'")
+    if not may_name_secret(upper) or re.fullmatch(_PLAIN_VALUE, value) or re.search(_PLACEHOLDER, value):
+        return None
+    if upper.endswith(_ADDRESSES):
+        if re.search(r":[^/:@]+@|password|pwd|key=", value, re.IGNORECASE):
+            return True
+        # `localhost:5432` and the address of a local file, such as sqlite:///data.db, contain no password.
+        return None if "://" in value or re.fullmatch(r"[\w.-]+:\d+", value) else False
+    if "://" in value or re.fullmatch(_RELATIVE_PATH, value):
+        return None
+    if re.search(_SURE, upper) or _starts_as_token(value):
+        return True
+    return _judge_unsure(upper, value)
+
+
+def _judge_unsure(name: str, value: str) -> bool | None:
+    """Return what the value behind a name such as TOKEN or KEY is."""
+    # `vit_base_patch16_224.augreg2_in1k`, dates and lists are names, and random values have long words.
+    is_one = is_random(value) and re.search(r"[./:,]", value) is None
+    is_long = is_one and re.search(r"[A-Za-z0-9]{16}", value) is not None
+    if re.search(r"(?:^|_)KEYS?(?:_|$)", name):
+        return len(value) >= _LONG if is_long else None
+    if is_long:
+        return True
+    if re.fullmatch(r"AUTH|CREDENTIALS?|PAT|TOKEN", name):
+        return None if re.fullmatch(_METHODS, value) else False
+    return False if is_random(value) else None
 
 
 def _find_url_password(text: str) -> re.Match[str] | None:
@@ -134,37 +171,22 @@ def _find_url_password(text: str) -> re.Match[str] | None:
 
 def _starts_as_token(value: str) -> bool:
     # `hf_llama2_7b` is a name.
-    return re.fullmatch(_SHORT_FORMS, value) is not None and (value.startswith("sk-") or _is_random(value))
+    return re.fullmatch(_SHORT_FORMS, value) is not None and (value.startswith("sk-") or is_random(value))
 
 
-def _is_random(value: str) -> bool:
-    """Return whether a value contains digits, but is neither a number nor words joined by '_' or '-'."""
-    words = re.split(r"[_.:-]", value)
-    joined = len(words) > 1 and all(re.fullmatch(_PLAIN_WORD, word) for word in words)
-    return re.search(r"\d", value) is not None and not value.isdigit() and not joined
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a value in a script looks like a secret: no path or placeholder, and 4 characters or more."""
-    if len(value) < 4 or re.search(r"[\s$]", value) or re.search(_PLACEHOLDER, value):
+def is_random(value: str) -> bool:
+    """Return whether a value has digits, but is no number, such as `4k` or `2nd`, nor words joined by '_' or '-'."""
+    if re.search(r"\d", value) is None or re.fullmatch(r"\d+|\d{1,5}[A-Za-z]{1,3}", value):
         return False
-    # Base64 contains slashes, and so do paths. A path seldom has digits, capitals and small letters together.
-    if "/" in value:
-        random = re.fullmatch(r"(?=.*\d)(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}", value)
-        return random is not None and re.search(_SURE, name.upper()) is not None
-    return looks_secret(name, value)
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether the name of a variable is certainly that of a secret."""
-    return re.search(_SURE, name.upper()) is not None and re.match(_SWITCH, name.upper()) is None
+    words = re.split(r"[_.:-]", value)
+    return len(words) == 1 or not all(re.fullmatch(_PLAIN_WORD, word) for word in words)
 
 
 class FoundSecret(NamedTuple):
     """A secret among the words of a command."""
 
     name: str
-    """Name of its option or variable; `a URL`, `a header` or `a token`."""
+    """Name of its option or variable; `a URL`, `a header`, `a token`, or `the login of` a program."""
     place: int
     """Index of the word that contains the value."""
     value: str
@@ -187,11 +209,9 @@ def mask_arguments(words: Iterable[str]) -> list[str]:
     masked = list(words)
     for found in _find_in_code(masked):
         word = masked[found.place]
-        if word == found.value:
-            masked[found.place] = MASK
-        elif word == f"{found.name}={found.value}":
-            masked[found.place] = f"{found.name}={MASK}"
-        elif any(character.isspace() for character in word):
+        if word == found.value or not re.search(r"\s", word):
+            masked[found.place] = f"{word.removesuffix(found.value)}{MASK}" if word.endswith(found.value) else word
+        else:
             assigned = rf"({re.escape(found.name)}[=\s]\s*['\"]?){re.escape(found.value)}"
             masked[found.place], count = re.subn(assigned, lambda match: f"{match[1]}{MASK}", word)
             if not count and MASK not in mask_text(word):
@@ -213,36 +233,40 @@ def _find_in_code(words: Sequence[str]) -> Iterator[FoundSecret]:
 
 def find_secrets(words: Sequence[str]) -> Iterator[FoundSecret]:
     """Yield the secrets in the options and assignments of a command."""
-    for index, (word, following) in enumerate(zip(words, [*words[1:], "-"], strict=False)):
-        name, equals, value = word.partition("=")
-        if login := _find_url_password(word):
-            yield FoundSecret("a URL", index, login["secret"])
-        elif token := SHAPES.search(word):
-            yield FoundSecret("a token", index, token[0])
-        elif header := re.search(_HEADER, word):
-            yield FoundSecret("a header", index, header["secret"])
-        elif index and re.fullmatch(r"-[a-z]*c", words[index - 1]):
-            continue  # shell code, which may begin with an assignment
-        elif equals and (certain := _judge_option(name, value)) is not None:
-            yield FoundSecret(name, index, value, certain)
-        elif word.startswith("-") and not equals and not following.startswith("-"):
-            certain = _judge_option(word, following)
-            if certain is not None:
-                yield FoundSecret(word, index + 1, following, certain)
+    program = ""
+    for index, (before, word, following) in enumerate(zip(["", *words], words, [*words[1:], "-"], strict=False)):
+        if (called := word.rpartition("/")[2]) in _LOGINS and not before.startswith("--"):
+            program = called
+        login = re.match(_LOGINS[program], f"{word} {following}") if program else None
+        if form := _find_form(word):
+            yield FoundSecret(form[0], index, form[1])
+        elif login and _judge("PASSWORD", login["secret"]):
+            yield FoundSecret(f"the login of {program}", index + (login.end() > len(word)), login["secret"])
+        # The code of `bash -c` may begin with an assignment.
+        elif not (re.fullmatch(r"-[a-z]*c", before) and re.search(r"\s", word)):
+            yield from _find_option(index, word, following)
 
 
-def _judge_option(option: str, value: str) -> bool | None:
-    """Return whether the value of an option is certainly a secret; None if it is none."""
+def _find_form(word: str) -> tuple[str, str] | None:
+    """Return what a secret is that its form gives away, and its value."""
+    if login := _find_url_password(word):
+        return "a URL", login["secret"]
+    if token := SHAPES.search(word):
+        return "a token", token[0]
+    header = re.search(_HEADER, word)
+    return ("a header", header["secret"]) if header and _judge("PASSWORD", header["secret"]) else None
+
+
+def _find_option(index: int, word: str, following: str) -> Iterator[FoundSecret]:
+    """Yield the secret of an assignment, or of an option; its value may be the following word."""
+    option, equals, value = word.partition("=")
+    if not equals and (not word.startswith("-") or following.startswith("-") or _find_form(following)):
+        return
     # `--set env.TOKEN=X` names a variable behind a dot.
-    name = option.lstrip("-").rpartition(".")[2].replace("-", "_")
-    # A URL is a secret only with a password, whatever the option.
-    if not re.fullmatch(r"\w+", name) or re.match(r"[$/~.]|$|.*://", value) or re.search(_PLACEHOLDER, value):
-        return None
-    if looks_secret(name, value):
-        return True
-    # `--key loss1` is often the name of a column, and `--pad-token x01` part of a vocabulary.
-    is_plain = not name.isupper() and name.upper().endswith(("KEY", "KEYS", "_TOKEN"))
-    return False if may_be_secret(name, value) and not is_plain else None
+    name = option.lstrip("-+").rpartition(".")[2].replace("-", "_")
+    certain = _judge(name, value if equals else following) if re.fullmatch(r"\w+", name) else None
+    if certain is not None:
+        yield FoundSecret(option, index if equals else index + 1, value if equals else following, certain)
 
 
 def mask_text(text: str) -> str:
@@ -260,5 +284,5 @@ def _mask_assigned(match: re.Match[str]) -> str:
     # Code and configurations contain many names with `token`: a mask there would change the program of the record.
     value = match["secret"]
     is_sure = re.search(_SURE, name) is not None or len(value) >= _LONG
-    is_secret = looks_secret(name, value) and ((is_sure and _is_random(value)) or _starts_as_token(value))
+    is_secret = looks_secret(name, value) and ((is_sure and is_random(value)) or _starts_as_token(value))
     return f"{match['head']}{MASK}" if is_secret else match[0]

@@ -21,12 +21,11 @@ from hpc_kit.runs.record import NewRecord, RecordedGit
 from hpc_kit.script.context import literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.spec.search_path import current_folder
-from hpc_kit.spec.secrets import MASK, looks_secret, mask_arguments, mask_text, may_be_secret
+from hpc_kit.spec.secrets import MASK, mask_arguments, mask_text, may_name_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
 
 MAX_PATCH = 10_000_000
@@ -79,20 +78,10 @@ def new_record(
         hpc_kit=__version__,
         python_version=sys.version.split()[0],
         logs=log_patterns_of(resolved, root).apply(lambda name: name.removeprefix(inside)),  # a project may be moved
-        resolved=structs.replace(resolved, job=masked_job(resolved.job)),
+        resolved=resolved,
         packages=installed_packages(resolved.python, root),
         environment=recorded_environment(environ),
     )
-
-
-def masked_job(job: Job) -> Job:
-    """Return a job without the secrets that its command and its variables may contain."""
-    env = {
-        name: MASK if looks_secret(name, str(value)) or may_be_secret(name, str(value)) else value
-        for name, value in job.env.items()
-    }
-    restart = job.restart and structs.replace(job.restart, resume_args=tuple(mask_arguments(job.restart.resume_args)))
-    return structs.replace(job, command=tuple(mask_arguments(job.command)), env=env, restart=restart)
 
 
 class GitState(NamedTuple):
@@ -239,5 +228,5 @@ def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if (name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)) and not looks_secret(name)
+        if (name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)) and not may_name_secret(name)
     }

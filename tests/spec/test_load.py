@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.spec.secrets import mask_arguments, mask_text
+from hpc_kit.spec.secrets import find_secrets, looks_secret, mask_arguments, mask_text, may_be_secret
 
 MINIMAL = 'command = ["python", "train.py"]\n'
 
@@ -341,6 +342,11 @@ def test_a_secret_is_refused_and_not_repeated(project: Path, name: str, value: s
         ("CACHE_KEY", "linux-py311-cu124-torch26"),
         ("USE_AUTH_TOKEN", "always"),
         ("HF_AUTH_TOKEN", "false"),
+        ("OPENAI_API_KEY", "EMPTY"),
+        ("VLLM_API_KEY", "token-abc123"),
+        ("DATABASE_URL", "pg://me@db/x"),
+        ("PRIVATE_KEY", "keys/deploy"),
+        ("EOS_TOKEN", "token1_a1b2c3d4e5f6a7b8"),
     ],
 )
 def test_a_value_that_is_no_secret_is_accepted(project: Path, name: str, value: str) -> None:
@@ -351,9 +357,19 @@ def test_a_value_that_is_no_secret_is_accepted(project: Path, name: str, value: 
 
 @pytest.mark.parametrize("value", ["hunter2", "s3cr3t", "Xy7!kq"])
 def test_a_short_value_behind_an_unsure_name_gets_a_note(project: Path, value: str) -> None:
-    write(project, MINIMAL + f'[env]\nMY_TOKEN = "{value}"\nSORT_KEY = "loss"\n')
+    plain = 'SORT_KEY = "a1"\nMAX_TOKEN = "4k"\nEOS_TOKEN = "x01"\n'
+    write(project, MINIMAL + f'[env]\nMY_TOKEN = "{value}"\n{plain}')
     assert [note for note in resolved(project).notes if "secret" in note] == [
         "[env] MY_TOKEN may be a secret: script and record contain it; export it in the shell that submits"
+    ]
+
+
+def test_one_note_names_all_that_may_be_secrets(project: Path) -> None:
+    write(project, MINIMAL + '[env]\nMY_TOKEN = "hunter2"\nEVAL_PASS = "abc12"\n')
+    command = ["python", "train.py", "--token", "llama3", "--key-frames", "24fps", "--auth", "x1"]
+    assert [note.partition(":")[0] for note in resolved(project, command=command).notes if "secret" in note] == [
+        "[env] MY_TOKEN, EVAL_PASS may be secrets",
+        "--token, --auth may be secrets",
     ]
 
 
@@ -380,6 +396,15 @@ def test_a_short_value_behind_an_unsure_name_gets_a_note(project: Path, value: s
         (["curl", "-H", "Authorization: Bearer abcdef123"], "a header"),
         (["--key=sk-abc123"], "--key"),
         (["login", f"eyJ{'a1' * 9}.eyJ{'b2' * 9}.{'c3' * 9}"], "a token"),
+        (["-c", "db.password=hunter2"], "db.password"),
+        (["+db.password=hunter2"], "+db.password"),
+        (["--secret-key", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzzz1zzzKEY"], "--secret-key"),
+        (["--key", "a1b2c3d4" * 5], "--key"),
+        (["bash", "-c", f"wandb login {'a1b2c3d4' * 5}"], "a token"),
+        (["bash", "-c", f"wandb login --relogin {'a1b2c3d4' * 5}"], "the login of wandb"),
+        (["bash", "-c", "curl -sSu bob:hunter2 https://host/x"], "the login of curl"),
+        (["bash", "-c", "/usr/bin/mysql -phunter2 db < x"], "the login of mysql"),
+        (["bash", "-c", "sshpass -p hunter2 ssh host"], "the login of sshpass"),
     ],
 )
 def test_a_secret_argument_is_refused_and_not_repeated(project: Path, words: list[str], name: str) -> None:
@@ -428,6 +453,23 @@ def test_a_secret_argument_is_refused_and_not_repeated(project: Path, words: lis
         ["--key", "loss1"],
         ["--model-key", "hf_llama2_7b"],
         ["--prompt", "don't stop: token = 1 and key = x"],
+        ["model.key=resnet50.a1_in1k"],
+        ["--model-key", "vit_base_patch16_224.augreg2_in21k_ft_in1k"],
+        ["--model-key", "vit_base_patch16_224_augreg2_in21k_ft_in1k"],
+        ["--s3-key", "datasets/imagenet/v1/train_0001.tar"],
+        ["--key", "data/train-00001-of-00010.parquet"],
+        ["--keys", "img_0a1b,img_1a2b"],
+        ["--cache-key", "2024-05-01T12:00:00"],
+        ["--private-key", "keys/deploy.pem"],
+        ["--api-key", "OPENAI_API_KEY"],
+        ["--api-key", "EMPTY"],
+        ["--password", "prompt"],
+        ["--public-key", "AAAAB3NzaC1yc2EAAAADAQABAAABgQC7a1b2c3d4"],
+        ["--token", "meta-llama/Llama-3.1-8B"],
+        ["--key-frames", "24fps"],
+        ["--pass", "2nd"],
+        ["bash", "-c", "curl -u bob:$PW https://host; mysql -p db; docker run -u 1000:1000 x"],
+        ["--backend", "mysql", "-port", "3306"],
     ],
 )
 def test_an_argument_that_is_no_secret_is_accepted(project: Path, words: list[str]) -> None:
@@ -443,6 +485,9 @@ def test_an_argument_that_is_no_secret_is_accepted(project: Path, words: list[st
     [
         (["--connection-string=X"], "--connection-string", ["--connection-string=***"]),
         (["--auth", "X"], "--auth", ["--auth", "***"]),
+        (["--token", "llama3"], "--token", ["--token", "***"]),
+        (["--my-token", "hunter2"], "--my-token", ["--my-token", "***"]),
+        (["bash", "-c", "TOKEN=X"], "TOKEN", ["bash", "-c", "TOKEN=***"]),
         (["env", "TOKEN=X", "python"], "TOKEN", ["env", "TOKEN=***", "python"]),
         (["bash", "-c", "TOKEN=X python X.py"], "TOKEN", ["bash", "-c", "TOKEN=*** python X.py"]),
         (["sh", "-c", "a; TOKEN='q r' b"], "TOKEN", ["sh", "-c", "a; TOKEN='***' b"]),
@@ -475,6 +520,34 @@ def test_an_argument_that_may_be_a_secret_gets_a_note_and_a_mask(
 def test_a_patch_is_masked(text: str, masked: str) -> None:
     digest = "a1b2c3d4" * 5
     assert mask_text(text.replace("HASH", digest)) == masked.replace("HASH", digest)
+
+
+@pytest.mark.parametrize(
+    ("words", "masked"),
+    [
+        (["/usr/bin/mysql", "-phunter2"], ["/usr/bin/mysql", "-p***"]),
+        (["curl", "--user=bob:hunter2"], ["curl", "--user=bob:***"]),
+        (["wandb", "login", "a1b2c3d4" * 5], ["wandb", "login", "***"]),
+        (["sshpass", "-p", "hunter2", "ssh"], ["sshpass", "-p", "***", "ssh"]),
+        (["bash", "-c", "mysql -phunter2"], ["bash", "-c", "***"]),
+    ],
+)
+def test_logins_are_masked(words: list[str], masked: list[str]) -> None:
+    assert mask_arguments(words) == masked
+
+
+@pytest.mark.parametrize(
+    "part", ["eyJ-", "eyJa.", "sk-", "SG.", "--a", "a:", "a://", "key='", "api-key ", "a1/", "KEY1_"]
+)
+def test_a_long_text_is_searched_in_linear_time(part: str) -> None:
+    text = part * (100_000 // len(part))
+    start = time.process_time()
+    mask_text(text)
+    list(find_secrets(["curl", "--token", text]))
+    for name in ("API_KEY", "KEY", "DB_URL"):
+        looks_secret(name, text)
+        may_be_secret(name, text)
+    assert time.process_time() - start < 5
 
 
 def test_too_much_memory_names_the_file_of_the_cluster(project: Path) -> None:

@@ -220,6 +220,13 @@ def test_a_waiting_job_says_what_to_do(tmp_path: Path) -> None:
         ("https://host/data?token=tok_98765", "https://host/data?token=***"),
         ("tokens/s 1024 key=value loss=2.31", "tokens/s 1024 key=value loss=2.31"),
         ("KeyError: 'labels'", "KeyError: 'labels'"),
+        ("api_key: hunter2abc", "api_key: ***"),
+        ("login --password hunter2", "login --password ***"),
+        ("missing key: layer1.0.conv1.weight_v2a", "missing key: layer1.0.conv1.weight_v2a"),
+        ("vocab token: <|reserved_special_token_10|>", "vocab token: <|reserved_special_token_10|>"),
+        ("bad token: a1b2c3d4e5f6a7b8", "bad token: a1b2c3d4e5f6a7b8"),
+        ("wrong password: required by 10 hosts", "wrong password: required by 10 hosts"),
+        ("--a" * 30_000, "--a" * 30_000),
     ],
 )
 def test_secrets_are_masked(text: str, masked: str) -> None:

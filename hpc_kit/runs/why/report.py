@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.spec.secrets import MASK, looks_secret, mask_text
+from hpc_kit.spec.secrets import MASK, is_random, is_secret_name, looks_secret, mask_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +16,8 @@ TRACEBACK_LINES = 30
 """Lines of the traceback on the page; the document has all."""
 
 _ASSIGNMENT = re.compile(
-    r"(?P<head>(?<![\w-])(?P<name>[A-Za-z][\w-]*)(?:=|: ?)[\"']?|--(?P<option>[a-z][\w-]*) )(?P<value>[^\s'\",;]{6,})"
+    r"(?P<head>(?<![\w-])(?:(?P<name>[A-Za-z][\w-]*)(?:=|(?P<colon>: ?))[\"']?|--(?P<option>[a-z][\w-]*) ))"
+    r"(?P<value>[^\s'\",;]{6,})"
 )
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{12,}")
 _QUERY = re.compile(
@@ -34,7 +35,9 @@ def mask_secrets(text: str) -> str:
 
 def _mask_assignment(match: re.Match[str]) -> str:
     name = (match["name"] or match["option"]).replace("-", "_")
-    return f"{match['head']}{MASK}" if looks_secret(name, match["value"]) else match[0]
+    # `missing key: layer1.0.conv1.weight_v2a` is a text.
+    is_text = match["colon"] and not (is_secret_name(name) and is_random(match["value"]))
+    return f"{match['head']}{MASK}" if looks_secret(name, match["value"]) and not is_text else match[0]
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:
