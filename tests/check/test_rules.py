@@ -1493,7 +1493,7 @@ BAD = [
     Bad("KIT501", HEAD + "export WANDB_API_KEY=0123456789abcdef\n", 2, E, "WANDB_API_KEY is a secret"),
     Bad("KIT501", HEAD + "mysql -phunter2 runs < a.sql\n", 2, E, "the login of mysql is a secret"),
     Bad("KIT501", HEAD + f"wandb login --relogin {'a1b2c3d4' * 5}\n", 2, E, "the login of wandb is a secret"),
-    Bad("KIT501", HEAD + f"wandb login {'a1b2c3d4' * 5}\n", 2, E, "this is a secret"),
+    Bad("KIT501", HEAD + f"wandb login {'a1b2c3d4' * 5}\n", 2, E, "the login of wandb is a secret"),
     Bad("KIT501", HEAD + "curl -H 'Authorization: Bearer a1b2c3d4e5' https://a.b\n", 2, E, "a header is a secret"),
     Bad("KIT501", HEAD + "DB_PASSWORD=hunter2 srun python t.py\n", 2, E, "DB_PASSWORD is a secret"),
     Bad("KIT501", HEAD + "srun --export=ALL,HF_TOKEN=abcd1234 python t.py\n", 2, E, "HF_TOKEN is a secret"),

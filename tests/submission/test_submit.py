@@ -259,10 +259,10 @@ def test_secrets_are_masked_in_record_and_patch(slurm: FakeSlurm, project: Path,
 
 def test_the_record_keeps_a_value_that_may_be_a_secret(slurm: FakeSlurm, project: Path) -> None:
     # Another submission of the run renders its script from the record.
-    job = submit("job", "fake", set={"env.MY_TOKEN": "hunter2", "command": ["python", "t.py", "--token", "llama3"]})
+    job = submit("job", "fake", set={"env.MY_TOKEN": "hunter2", "command": ["python", "train.py", "--token", "llama3"]})
     resolved = record_of(job.run.folder)["resolved"]
     for recorded in (resolved["job"], resolved["requested_job"]):
-        assert recorded["command"] == ["python", "t.py", "--token", "llama3"]
+        assert recorded["command"] == ["python", "train.py", "--token", "llama3"]
         assert recorded["env"]["MY_TOKEN"] == "hunter2"
 
 
