@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hpc_kit.spec.launcher_command import AGENT_MODULES, MPIRUN
+
 MULTIPLIERS = ("srun", "mpirun")
 """Launchers that start their program several times, on several nodes."""
 
@@ -27,6 +29,11 @@ AGENTS = {
     "composer": AgentOptions("", "node-rank", "master-addr", "master-port", "nproc"),
 }
 """Launchers that start several processes on their own node. accelerate alone counts the processes of all nodes."""
+
+AGENT_WORDS = (*AGENTS, "tune", *AGENT_MODULES)
+"""Texts of which each command line with one of these launchers has one; torchtune's `tune run` starts torchrun."""
+
+MPIRUN_WORDS = tuple(sorted(MPIRUN))
 
 CONTAINER_VALUED = frozenset({
     "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",

@@ -35,7 +35,7 @@ _KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - _SE
 """Programs for which a long dash or a curly quote is certainly a mistake."""
 
 
-@rule("KIT109", "warning")
+@rule("KIT109", "warning", needs=("conda", "mamba"))
 def conda_without_init(script: BatchScript) -> Iterator[Problem]:
     """`conda activate` in a shell without conda's set-up.
 
@@ -156,6 +156,8 @@ def typographic_characters(script: BatchScript) -> Iterator[Problem]:
     Fix: type `-`, `"` and `'` instead.
     Documented: bash(1), QUOTING.
     """
+    if script.text.isascii():
+        return
     match = re.search(rf"\s[{LONG_DASHES}]", script.lines[0])
     if script.lines[0].startswith("#!") and match is not None:
         yield _typed(Origin(1, match.start() + 2), script.lines[0][match.end() - 1])
@@ -377,7 +379,24 @@ _DEBUGGING_TIME = 3600
 _DEBUGGERS = frozenset({"pdb", "ipdb", "debugpy", "pudb"})
 
 
-@rule("KIT312", "warning")
+@rule(
+    "KIT312",
+    "warning",
+    needs=(
+        "launch_blocking",
+        "distributed_debug",
+        "nccl_debug",
+        "memory_caching",
+        "error_handling",
+        "fast",
+        "overfit",
+        "anomaly",
+        "limit",
+        "pdb",
+        "debugpy",
+        "pudb",
+    ),
+)
 def debug_settings(script: BatchScript) -> Iterator[Problem]:
     """A setting for debugging that slows training down, or keeps it from training.
 
@@ -418,7 +437,7 @@ _OFFLINE = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
 _ON = frozenset({"1", "true", "yes", "on"})
 
 
-@rule("KIT510", "warning")
+@rule("KIT510", "warning", needs=("offline",))
 def download_while_offline(script: BatchScript) -> Iterator[Problem]:
     """A download from Hugging Face after HF_HUB_OFFLINE=1.
 

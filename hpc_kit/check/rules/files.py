@@ -255,7 +255,7 @@ def last_line_only(script: BatchScript) -> Iterator[Problem]:
 _FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
 
 
-@rule("KIT511", "warning")
+@rule("KIT511", "warning", needs=("chmod", "umask"))
 def writable_for_all(script: BatchScript) -> Iterator[Problem]:
     """Files that every user of the cluster may change or delete.
 

@@ -138,7 +138,7 @@ _TRAINER = ((_MICRO, "per-device-train-batch-size"), (_STEPS, "gradient-accumula
 """Settings of DeepSpeed, and the options of Hugging Face's Trainer with the same meaning."""
 
 
-@rule("KIT230")
+@rule("KIT230", needs=("deepspeed",))
 def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
     """The batch sizes of a DeepSpeed configuration contradict each other, the job, or the command line.
 

@@ -74,7 +74,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 
 
-@rule("KIT115", "warning")
+@rule("KIT115", "warning", needs=("gb",))
 def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
     """MIG devices that the tasks share, or that one training cannot use together.
 
