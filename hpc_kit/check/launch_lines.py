@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
@@ -446,7 +447,8 @@ _OF_TRAINER = re.compile(r"--(per[-_]device[-_]train|save[-_](strategy|total[-_]
 """Options of Hugging Face's TrainingArguments. Programs for TensorFlow and JAX have --do_train, too."""
 
 
-class LaunchLine(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LaunchLine:
     """One command line of the script, as a list of programs that start one another.
 
     `command` is the command of the batch script. `inner_command` is the command of the last program, which may stand in
@@ -500,17 +502,25 @@ class LaunchLine(NamedTuple):
 
         It is written as `--NAME VALUE`, `--table.NAME=VALUE`, `table.NAME=VALUE`, or `table.NAME VALUE`.
         """
-        words = self.program.words
-        for index, word in enumerate(words[1:], start=1):
-            name, equals, value = word.text.partition("=")
-            plain = name.lstrip("-+").rpartition(".")[2].replace("_", "-")
-            if plain not in names or not (equals or name.startswith("-") or _SETTING_KEY.fullmatch(name)):
-                continue
-            if equals:
-                return word.slice_of(len(word.text) - len(value), len(word.text))
-            following = words[index + 1] if index + 1 < len(words) else None
-            return word._replace(text="") if following is None or following.text.startswith("--") else following
-        return None
+        places = [place for name in names if (place := self._places_of_arguments.get(name)) is not None]
+        if not places:
+            return None
+        words, index = self.program.words, min(places)
+        word, following = words[index], words[index + 1] if index + 1 < len(words) else None
+        _, equals, value = word.text.partition("=")
+        if equals:
+            return word.slice_of(len(word.text) - len(value), len(word.text))
+        return word._replace(text="") if following is None or following.text.startswith("--") else following
+
+    @cached_property
+    def _places_of_arguments(self) -> dict[str, int]:
+        """The index of the word that gives each option of the program for the first time."""
+        places: dict[str, int] = {}
+        for index, word in enumerate(self.program.words[1:], start=1):
+            name, equals, _ = word.text.partition("=")
+            if equals or name.startswith("-") or _SETTING_KEY.fullmatch(name):
+                places.setdefault(name.lstrip("-+").rpartition(".")[2].replace("_", "-"), index)
+        return places
 
     @property
     def file(self) -> ExpandedText | None:

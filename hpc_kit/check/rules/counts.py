@@ -101,10 +101,8 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
     Fix: remove --gpus; of --gres and --gpus-per-task, keep one.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
     """
-    for part in script.components:
+    for part in (each for each in script.components if not each.keys().isdisjoint({"gpus", "gpus-per-task"})):
         total, of_task = _gpus(part, "gpus"), _gpus(part, "gpus-per-task")
-        if total is None and of_task is None:
-            continue
         job = size_of_job({name: each.value for name, each in part.items()})
         on_node = "gres" if "gres" in part and part["gres"].value.startswith("gpu") else "gpus-per-node"
         have, need = _gpus(part, on_node), (of_task or 0) * (job.tasks_per_node or 0)
