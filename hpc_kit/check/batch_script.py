@@ -106,8 +106,8 @@ _REASON = re.compile(
 _TESTED_BY_OPTION = re.compile(rf"-[zvn]\s*\"?(?:\$\{{?)?({NAME})\b")
 _BEGINS_TEST = re.compile(r"\[|\btest\b")
 _TESTED = (
-    re.compile(rf"(?=\$\{{({NAME})(?:\[[^\]]*\])?:?[-+?=])"),
-    re.compile(rf"(?=\[\[?\s+\"?\$\{{?({NAME})\}}?\"?\s*(?:\]|[!=]=?\s*\"\"))"),
+    re.compile(rf"\$\{{(?=({NAME})(?:\[[^\]]*\])?:?[-+?=])"),
+    re.compile(rf"\[(?=\[?\s+\"?\$\{{?({NAME})\}}?\"?\s*(?:\]|[!=]=?\s*\"\"))"),
 )
 """A variable with a default, and one that is compared with the empty text. Both may contain further ones."""
 
@@ -256,7 +256,7 @@ class BatchScript:
         """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
-    @property
+    @cached_property
     def counts_only_nodes(self) -> bool:
         """True if the job asks for no share of a node: no tasks, CPUs, memory or GPUs."""
         return not any(re.match(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive", name) for name in self.options)

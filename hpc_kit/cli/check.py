@@ -91,7 +91,7 @@ def command(
 
 
 def _collect_seldom() -> None:
-    """Collect garbage after a few scripts rather than several times for each, and never among the tables of the rules."""
+    """Collect garbage after a few scripts rather than several times for each, without the tables of the rules."""
     import hpc_kit.check.rules  # noqa: F401 - its objects live as long as the process
 
     gc.freeze()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 MASK = "***"
 
@@ -110,6 +111,7 @@ def is_secret(name: str, value: str) -> bool:
     return looks_secret(name, value)
 
 
+@lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Return whether the name of a variable is certainly that of a secret."""
     return re.search(_SURE, name.upper()) is not None and re.match(_SWITCH, name.upper()) is None

@@ -3956,8 +3956,8 @@ def test_a_rule_has_nothing_to_find_without_the_texts_that_it_needs(part: int) -
     texts += [example for rule in RULES for example in example_of(rule.code)]
     for text in texts[part::8]:
         script = BatchScript(text, site=Site(None, SlurmVersion(22, 5, 8), CLUSTER))
-        skipped = [rule for rule in RULES if rule.needs and not script.contains(rule.needs)]
-        wrong = [rule.code for rule in skipped if [*rule._replace(needs=()).findings(script)]]
+        skipped = [rule for rule in RULES if not rule.applies_to(script)]
+        wrong = [rule.code for rule in skipped if [*rule.findings(script)]]
         assert wrong == [], text
 
 

@@ -86,7 +86,7 @@ def container_of(launch: LaunchLine) -> Container | None:
             options = tuple(text for text in texts if text.startswith("-"))
             binds = tuple(_values(texts, ("-m", "--mount", "-v", "--volume")))
             return Container(stage, options, binds, is_pyxis=False, is_isolated=True)
-        if stage.kind == "srun" and any(re.match(r"--container-image(=|\Z)", text) for text in texts):
+        if stage.kind == "srun" and any(text.partition("=")[0] == "--container-image" for text in texts):
             options = tuple(text for text in texts if text.startswith(("--container-", "--no-container-")))
             binds = tuple(_values(texts, ("--container-mounts",)))
             return Container(stage, options, binds, is_pyxis=True, is_isolated=True)

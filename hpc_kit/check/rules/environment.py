@@ -346,12 +346,14 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), set -u; conda/conda issue 8186 is one of many.
     """
     for step in script.batch_commands:
+        if "nounset" not in step.options:
+            continue
         texts = step.texts
         sourced = " ".join(texts[1:]) if step.name in {"source", "."} else ""
         # The `activate` of a venv gets no name of an environment.
         conda = re.match(r"activate(?=\s|\Z)|\S*(conda|mamba|forge)\S*/bin/activate\b|\S+/bin/activate \S", sourced)
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"])
-        if (activates or conda or _SYSTEM_FILE.match(sourced)) and "nounset" in step.options:
+        if activates or conda or _SYSTEM_FILE.match(sourced):
             what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
             yield Problem(step, what, "write set +u before it, and set -u after it", (step.options["nounset"],))
             return

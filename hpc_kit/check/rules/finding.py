@@ -96,10 +96,12 @@ class Rule(NamedTuple):
         """The first line of the explanation."""
         return self.text.partition("\n")[0].rstrip(".")
 
+    def applies_to(self, script: BatchScript) -> bool:
+        """Tell whether the rule may find anything in a script."""
+        return not self.needs or script.contains(self.needs)
+
     def findings(self, script: BatchScript) -> Iterator[Finding]:
         """Yield the findings of the rule, one per position."""
-        if self.needs and not script.contains(self.needs):
-            return
         seen: set[tuple[int, int]] = set()
         for problem in self.check(script):
             line, column = problem.place.line, problem.place.column

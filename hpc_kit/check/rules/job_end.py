@@ -572,6 +572,8 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     if script.unread_part or not script.training:
         return
     for step in script.batch_commands:
+        if not step.trap_code:
+            continue
         handler = script.functions.get(step.trap_code, [])
         zero = bool(handler) and handler[-1].texts == ["exit", "0"]
         ends = zero or re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", step.trap_code)

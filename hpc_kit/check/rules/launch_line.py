@@ -403,9 +403,11 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
         return
     for step in script.commands:
         name, *rest = step.texts[step.name in DECLARING :] or [""]
-        named = re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None and bool(rest)
+        named = bool(rest) and re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None
         # `NAME= value` is how a command is given an empty variable.
-        spaced = named and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")))
+        spaced = named and (
+            rest[0] == "=" or (rest[0].startswith("=") and re.match(r"=[^=]", rest[0]) and not name.endswith("="))
+        )
         if spaced and (step.name in DECLARING or _is_variable(script, step)):
             what = f"spaces around the =: {name} is not set"
             words = step.syntax.words[step.name in DECLARING :]
@@ -415,7 +417,7 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}", edits=edits)
         # `$NAME=value` runs the old value of the variable as a command.
         first = step.syntax.words[0] if step.syntax.words else None
-        dollar = re.match(r"\$([A-Za-z_]\w*)=", first.raw) if first is not None else None
+        dollar = re.match(r"\$([A-Za-z_]\w*)=", first.raw) if first is not None and first.raw.startswith("$") else None
         if first is not None and dollar is not None and not step.in_task:
             what = f"the shell runs {first.raw} as a command: {dollar[1]} is not set"
             yield Problem(first, what, f"write {first.raw[1:]}", edits=(Edit(first.line, first.column, "$", ""),))

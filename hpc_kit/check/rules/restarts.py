@@ -209,7 +209,9 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     chain += [
         number
         for number, text in script.comment_lines
-        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not AUXILIARY_NAME.match(job[0])
+        if "sbatch" in text
+        and (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text))
+        and not AUXILIARY_NAME.match(job[0])
     ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())

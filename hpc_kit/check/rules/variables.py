@@ -339,8 +339,10 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         return
     for step in script.batch_commands:
         output = step.syntax.output
+        if output is None:
+            continue
         quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
-        if output is None or quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
+        if quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
             continue
         text = "".join(part.text for part in step.syntax.document or ())
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
@@ -378,7 +380,8 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
         # A `:` is in front of the next component of a step, such as the shell of other tasks.
         words = list(takewhile(lambda word: word.raw not in {"--", ":"}, launch.inner_command.syntax.words))
         for word in words:
-            name = match[1] if (match := re.fullmatch(r"\$\{?(\w+)\}?", word.raw)) else ""
+            match = re.fullmatch(r"\$\{?(\w+)\}?", word.raw) if word.raw.startswith("$") else None
+            name = match[1] if match else ""
             given = next((each for each in written if each.name == name and _INNER_QUOTES.search(each.value.raw)), None)
             # A later assignment may replace the value.
             if given is not None and re.search("[\"']", "".join(launch.inner_command.texts)):
