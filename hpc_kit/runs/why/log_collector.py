@@ -95,7 +95,9 @@ _UNFINISHED = re.compile(
 
 _TAKEN_BACK: dict[re.Pattern[str], Callable[[Event], bool]] = {
     re.compile(r"^srun: (?:Job )?[Ss]tep created"): lambda event: event.rule.class_ == "step-waits",
-    re.compile(r"<All keys matched successfully>"): lambda event: event.rule.name == "checkpoint-ignored",
+    re.compile(r"<All keys matched successfully>"): lambda event: (
+        event.rule.class_ == "checkpoint-mismatch" and event.rule.kind == "symptom"
+    ),
     # The program has written a file. An error of writing before it did not lose the output.
     re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b"): lambda event: (
         event.strength == LINE and event.rule.class_ in NOT_WRITTEN
