@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
-from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
+from hpc_kit.runs.why.evidence import EXCEPTION, LINE, LONE_TASKS, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
 from hpc_kit.runs.why.hangs import find_stuck_workers
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
@@ -267,7 +267,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
         ):
             if found := attempt.first(events):
                 return found
-    return attempt.first(attempt.of_class("no-training"))
+    return attempt.first([event for event in attempt.of_class(*_NO_SUCCESS) if event.rule.kind == "symptom"])
 
 
 def _has_unfinished_victims(attempt: Attempt) -> bool:
@@ -349,7 +349,7 @@ def _symptoms(attempt: Attempt) -> list[Event]:
         for event in attempt.of_kind("symptom")
         if event.rule.class_ != "error-message"
         and not event.is_survived
-        and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
+        and (event.rule.scope != "job" or event.rule.name == LONE_TASKS or event.lines_after <= LAST_LINES)
     ]
 
 
@@ -555,13 +555,16 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
     return event.traceback is not None or (is_direct and not had_progress_between(event, culprit))
 
 
+_NO_SUCCESS = ("no-training", "checkpoint-mismatch", "world-size")
+"""Classes of symptoms that make the results of a job without an error worthless."""
+
 _NAN_LINES_PER_PROGRESS = 50
 """Lines with NaN before one line of progress at the end: after so many, it is no finite loss."""
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     if (found := attempt.first(_symptoms(attempt))) and (
-        found.rule.class_ in {"no-training", "checkpoint-mismatch"} or _is_last(attempt, found) or _stays_nan(attempt)
+        found.rule.class_ in _NO_SUCCESS or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]

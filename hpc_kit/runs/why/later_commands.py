@@ -26,7 +26,7 @@ _MISSES_INPUT = re.compile(
 
 
 def is_of_later_command(attempt: Attempt, event: Event) -> bool:
-    """Return whether a script went on after its tasks or another program had failed: a later command may miss output."""
+    """Return whether a script went on after its tasks, or another program, had failed."""
     return (
         event.strength == EXCEPTION
         and event.line.rank is None

@@ -14,6 +14,7 @@ from hpc_kit.runs.why.evidence import (
     KERNEL,
     LINE,
     LINES_OF_END,
+    LONE_TASKS,
     NOT_WRITTEN,
     SYSTEM,
     SYSTEM_MESSAGE,
@@ -134,6 +135,12 @@ _NEW_ATTEMPT = re.compile(
     re.IGNORECASE,
 )
 """Slurm, torchrun or the program announces that the job, or its ranks, start again."""
+
+_NEXT_TRY = re.compile(
+    r"(?i)^(?!.*(?:fail|error|connect|download|in \d+ ?s))(?:\S{1,40} ){0,3}\W?"
+    r"(?:attempt|try|retry)(?: number)?[ :=#]+(?:[2-9]|\d\d)\b"
+)
+"""A script starts its program again. It is one only after a failure: programs count the tries of downloads, too."""
 
 _RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(?P<count>\d+)\b")
 """A script names the number of its restarts."""
@@ -591,7 +598,8 @@ class _FileCollector:
             self._start_attempt()
             self.is_refused = False
         self.is_refused |= bool(_REFUSED.match(body))
-        if found := _NEW_ATTEMPT.search(body):
+        has_failed = bool(self.own) and self.own[-1].strength >= SYSTEM and self.own[-1].attempt == self.attempt
+        if found := _NEW_ATTEMPT.search(body) or (_NEXT_TRY.search(body) if has_failed else None):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
         # A count of 0 is that of the first attempt.
@@ -623,6 +631,10 @@ class _FileCollector:
             self.reader.freeze()
         match = specify_exit_code(match)
         groups = match.groups
+        if match.rule.name == LONE_TASKS:
+            # Each task calls itself rank 0: the launcher's label, or the name of the file, tells them apart.
+            label = self._label(line)
+            groups["task"] = label["rank"] if label else "" if self.log.rank is None else str(self.log.rank)
         if match.rule.kind == "end" or match.rule.name == "exit-code":
             groups["before"] = self.reader.line_before()
         # A line of one process may be about another one, such as a message of srun.

@@ -79,7 +79,7 @@ SUCCESS = re.compile(
     r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
     r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
     r"|\b(?:code|status|rc)[ :=]+-?[1-9]\d{0,2}\b|\bwith[ :=]+[1-9]\d{0,2}\W*$))"
-    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|\b(?:finished|done) training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
     r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?final (?:model"
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
