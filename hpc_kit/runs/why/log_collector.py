@@ -138,7 +138,7 @@ _NEW_ATTEMPT = re.compile(
 
 _NEXT_TRY = re.compile(
     r"(?i)^(?!.*(?:fail|error|connect|download|in \d+ ?s))(?:\S{1,40} ){0,3}\W?"
-    r"(?:attempt|try|retry)(?: number)?[ :=#]+(?:[2-9]|\d\d)\b"
+    r"(?:attempt|try|retry)(?: number)?[ :=#]+(?P<count>\d+)\b"
 )
 """A script starts its program again. It is one only after a failure: programs count the tries of downloads, too."""
 
@@ -599,14 +599,16 @@ class _FileCollector:
             self.is_refused = False
         self.is_refused |= bool(_REFUSED.match(body))
         has_failed = bool(self.own) and self.own[-1].strength >= SYSTEM and self.own[-1].attempt == self.attempt
-        if found := _NEW_ATTEMPT.search(body) or (_NEXT_TRY.search(body) if has_failed else None):
+        next_try = _NEXT_TRY.search(body)
+        is_again = has_failed and next_try is not None and int(next_try["count"]) > 1
+        if found := _NEW_ATTEMPT.search(body) or (next_try if is_again else None):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
         # A count of 0 is that of the first attempt.
         restart = _RESTART.search(body)
         if restart and int(restart["count"]):
             self.pending_attempt = "any"
-        return restart is not None
+        return restart is not None or next_try is not None
 
     def _exception_of_hydra(self, body: str) -> str | None:
         """Return the exception that Hydra prints without a traceback, in the form of a traceback."""
