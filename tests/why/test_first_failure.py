@@ -91,15 +91,15 @@ def test_tasks_of_one_step_that_are_all_rank_0(tmp_path: Path, line: str, labels
         ("loaded 0/320 keys", False),
         (
             (
-                "Some weights of BertForX were not initialized from the model checkpoint at b and are newly initialized: "
-                "['classifier.bias', 'classifier.weight']"
+                "Some weights of BertForX were not initialized from the model checkpoint at b "
+                "and are newly initialized: ['classifier.bias', 'classifier.weight']"
             ),
             True,
         ),
         (
             (
-                "Some weights of BertModel were not initialized from the model checkpoint at b and are newly initialized: "
-                "['embeddings.x', 'encoder.layer.0.attention.self.query.weight']"
+                "Some weights of BertModel were not initialized from the model checkpoint at b "
+                "and are newly initialized: ['embeddings.x', 'encoder.layer.0.attention.self.query.weight']"
             ),
             False,
         ),

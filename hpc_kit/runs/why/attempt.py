@@ -274,7 +274,7 @@ class Attempt:
         is_step = len(tasks) > 1 and self.evidence.world <= 1 and len(tasks) * 2 > len(self.evidence.ranks)
         kept = list(tasks.values())[-1:] if is_step else []
         for event in kept:
-            event.rank, event.groups["count"] = None, str(len(tasks))
+            event.rank, event.groups["detail"] = None, f"{len(tasks)} tasks of a step"
         self.events = [event for event in self.events if event in kept or event.rule.name != LONE_TASKS]
 
     def _has_failed(self) -> bool:

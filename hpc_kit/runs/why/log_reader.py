@@ -49,7 +49,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
+    b"transfer", b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_TEXT = bytes({*range(1, 32), 127} - {*b"\b\t\n\r\x1b"})
