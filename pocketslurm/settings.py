@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import stat
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -116,8 +118,14 @@ def check_private(directory: Path) -> None:
     """Refuse a state directory in which another user could change what this user executes.
 
     Raises:
-        PermissionError: The directory, its commands or its database belong to another user, or others may write.
+        PermissionError: The directory, its commands or its database belong to another user, or others may write; or
+            every user may rename a folder above it.
     """
+    for folder in directory.resolve().parents:
+        mode = folder.stat().st_mode
+        # In a folder such as /tmp, only the owner of a file may rename it.
+        if mode & 0o002 and not mode & stat.S_ISVTX:
+            raise PermissionError(f"others may write to {folder}, above it: chmod o-w {shlex.quote(str(folder))}")
     for path in (directory, directory / "bin", directory / DATABASE, directory / CONF_NAME):
         with suppress(FileNotFoundError):
             found = path.stat()
@@ -125,6 +133,16 @@ def check_private(directory: Path) -> None:
                 raise PermissionError(f"{path.name} belongs to another user")
             if found.st_mode & 0o022:
                 raise PermissionError(f"others may write to {path.name}: chmod go-w {shlex.quote(str(path))}")
+
+
+def is_full(directory: Path, error: Exception) -> bool:
+    """Return whether an error is about a full disk, or a used up quota. SQLite reports it as an I/O error."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    with suppress(OSError):
+        disk = os.statvfs(directory)
+        return disk.f_bavail * disk.f_frsize < 1 << 16
+    return False
 
 
 def first_job_id(directory: Path) -> int:

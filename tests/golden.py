@@ -11,6 +11,7 @@ from pathlib import Path
 from hpc_kit.check.rule_docs import rule_pages
 from hpc_kit.cli.job_arguments import JobRequest, render_shell
 from hpc_kit.runs.why.rule_page import why_page
+from hpc_kit.runs.why.rules import literal_table
 from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.schema import schema_text
@@ -137,6 +138,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     for name, page in rule_pages():
         yield ROOT / "docs" / name, page
     yield ROOT / "docs" / "why.md", why_page()
+    yield ROOT / "hpc_kit/runs/why/pattern_literals.json", literal_table()
     yield embedded_page.PAGE, embedded_page.text()
     yield pictures.PAGE, pictures.page()
     yield from reference_pages.documents()

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
 from hpc_kit.spec.layout_checks import find_memory_shortage
 from hpc_kit.spec.resolve import Resolved
+from hpc_kit.spec.shell_code import find_syntax_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -513,20 +513,6 @@ def programs_of(words: Sequence[str]) -> list[StartedProgram]:
 SECONDS = 10.0
 
 
-def check_setup(setup: Sequence[str]) -> None:
-    """Let bash read the lines of `setup` by themselves, so that an error names a line of the job file.
-
-    Raises:
-        SpecError: They are not valid bash.
-    """
-    if setup and (message := _syntax_error("\n".join(setup))):
-        raise SpecError(
-            "the lines of `setup` are not valid bash",
-            found=re.sub(r"^bash: line (\d+):", r"line \1 of setup:", message, flags=re.MULTILINE),
-            remedy="close every quote, bracket and `if` in the list `setup` of the job or the cluster file",
-        )
-
-
 def check_faults(text: str, resolved: Resolved) -> None:
     """Refuse a script in which a rule finds an error.
 
@@ -560,23 +546,12 @@ def check_syntax(text: str) -> None:
     Raises:
         SpecError: The script is not valid bash. The message shows the line.
     """
-    if message := _syntax_error(text):
+    if message := find_syntax_error(text):
         raise SpecError(
             "the script is not valid bash",
             found=message,
-            remedy="fix the lines of `setup`, or the template; hpc-kit render shows the script",
+            remedy="fix the template; hpc-kit render shows the script",
         )
-
-
-def _syntax_error(text: str) -> str:
-    """Return bash's message about a script that it cannot read; empty for a valid one."""
-    # A line of `setup` may set extglob, which `bash -n` does not run.
-    argv = ["bash", "-O", "extglob", "-n"]
-    try:
-        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
 CHECKS = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Protocol
@@ -114,15 +113,22 @@ def explain(code: str) -> str:
     """Return the explanation of one code.
 
     Raises:
-        SpecError: There is no such code. Similar codes are suggested.
+        SpecError: There is no such code. A number without its letters is suggested with them.
     """
     wanted = code.upper()
     if re.fullmatch(r"SC\d{4}", wanted):
         return f"{wanted}: a finding of shellcheck.\n\nDocumented: www.shellcheck.net/wiki/{wanted}\n"
     by_code = {topic.code: topic for topic in explained_codes()}
     if wanted not in by_code:
-        near = get_close_matches(wanted, by_code, n=3)
-        raise SpecError(f"no rule {code}", remedy=" or ".join(near) or f"{page_of_docs('rules.md')} lists them")
+        # A number that no rule has is no misspelling of another number.
+        complete = [f"KIT{number}" for number in re.findall(r"\d{3}", wanted) if not wanted.startswith("KIT")]
+        starts = [each for each in by_code if re.match(r"KIT\d", wanted) and each.startswith(wanted)]
+        known = [each for each in complete if each in by_code] or starts[:3]
+        raise SpecError(
+            f"no rule {code}",
+            found=f"the rules are {min(by_code)} to {max(each for each in by_code if each[-1].isdigit())}, with gaps",
+            remedy=f"did you mean {' or '.join(known)}?" if known else "hpc-kit docs rules lists all rules",
+        )
     topic = by_code[wanted]
     title, _, rest = topic.text.partition("\n")
     rest = re.sub(r"\bdocs/([\w-]+\.md)", lambda match: page_of_docs(match[1]), rest.rstrip())

@@ -89,13 +89,7 @@ def main() -> NoReturn:
         echo(f"hpc-kit: {error}", err=True)
         sys.exit(error.exit_status)
     except click.ClickException as error:
-        echo(f"hpc-kit: {error.format_message()}", err=True)
-        if isinstance(error, click.UsageError):
-            # A missing value of an option has no context.
-            named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
-            command = error.ctx.command_path if error.ctx else " ".join(["hpc-kit", *named])
-            example = first_example(command) if isinstance(error, click.MissingParameter) else None
-            echo(f"  do     {example or f'{command} --help'}", err=True)
+        _print_wrong_use(error)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as interrupt:
         # A submission that was interrupted during sbatch reports the queued job. click wraps this exception.
@@ -124,3 +118,17 @@ def main() -> NoReturn:
         echo(f"hpc-kit: {HpcKitError(what, found=error.strerror, remedy=remedy)}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _print_wrong_use(error: click.ClickException) -> None:
+    message = error.format_message()
+    if message.startswith("Usage: "):  # `hpc-kit cluster` alone: the message is the help of the group
+        echo(message, err=True)
+        return
+    echo(f"hpc-kit: {message}", err=True)
+    if isinstance(error, click.UsageError):
+        # A missing value of an option has no context.
+        named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
+        command = error.ctx.command_path if error.ctx else " ".join(["hpc-kit", *named])
+        example = first_example(command) if isinstance(error, click.MissingParameter) else None
+        echo(f"  do     {example or f'{command} --help'}", err=True)

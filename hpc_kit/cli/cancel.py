@@ -10,6 +10,8 @@ from hpc_kit.cli.job_tables import group_jobs
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run
 from hpc_kit.cli.run_lookup import open_session_of
 from hpc_kit.cli.terminal import echo
+from hpc_kit.runs.known_jobs import JobSelection
+from hpc_kit.slurm.job_ids import base_id
 
 
 @click.command("cancel")
@@ -37,8 +39,15 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
         echo(json.dumps(jobs, indent=2))
         return
     cancelled = [line for line in before if line.status is not None and not line.state.finished]
+    selection = JobSelection.from_words(words)
+    for name in selection.names:
+        last = next((line for line in before if line.name == name), None)
+        if last is not None and not any(line.name == name for line in cancelled):
+            echo(f"no job named {name} waits or runs; the last, {last.job_id}, has ended: {last.state}")
     # The two kinds are printed apart: a user who meant to cancel sees at once that a job was already over.
-    ended = [line for line in before if line not in cancelled]
+    ids = set(map(base_id, selection.ids))
+    by_name = [line for line in before if line.name in selection.names and base_id(line.job_id) not in ids]
+    ended = [line for line in before if line not in cancelled and line not in by_name]
     for text, lines in (("cancelled: was", cancelled), ("had ended already:", ended)):
         for row in group_jobs(lines):
             echo(f"{row.job_id:>8}  {row.name}  {text} {row.text.partition(': ')[0]}")

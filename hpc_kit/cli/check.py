@@ -138,6 +138,8 @@ def _script_path(request: JobRequest) -> str | None:
     if name is None or request.program or request.shape:
         return None
     path = Path(name)
+    if path.suffix == ".ipynb" and path.is_file():
+        raise search_path.notebook_error(name)
     if name != "-" and path.suffix not in SUFFIXES and (path.suffix == ".toml" or not path.is_file()):
         return None
     if path.suffix == ".py" and search_path.is_program(name, search_path.current_folder()):
@@ -174,6 +176,11 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
 
     root = search_path.current_folder()
     resolved = resolve_request(request, root)
+    setup = {
+        line: f"line {number} of `setup` in {place}"
+        for place, lines in (("the cluster file", resolved.cluster.setup), ("the job file", resolved.job.setup))
+        for number, line in enumerate(lines, 1)
+    }
     for note in resolved.notes:
         echo(f"hpc-kit: {note}", err=True)
     text = render_resolved(resolved, standalone=standalone, root=root)
@@ -181,7 +188,14 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
     missing = prerequisites.find_missing(
         resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values()
     )
-    return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
+    # The user knows the lines of the job file, and not those of the script.
+    found = [
+        each._replace(found=setup[each.evidence[0].text])
+        if each.found is None and each.evidence and each.evidence[0].text in setup
+        else each
+        for each in report.findings
+    ]
+    return report._replace(findings=[*missing, *found], checked=[*report.checked, "what must exist here"])
 
 
 @cache

@@ -11,6 +11,7 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.spec.search_path import similar_name
 
 CLASSES = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
@@ -26,7 +27,11 @@ def command(words: tuple[str, ...]) -> None:
     install = words[:1] == ("install",)
     names = words[install:] or (Path(os.environ.get("SHELL", "bash")).name,)
     if len(names) != 1 or names[0] not in CLASSES:
-        raise SpecError(f"no completion for {' '.join(names)}", remedy=f"name one of {', '.join(CLASSES)}")
+        wrong = next((word for word in names if word not in CLASSES), names[-1])
+        listed = f"name one of {', '.join(CLASSES)}"
+        # Without a word, $SHELL names an unknown shell.
+        remedy = similar_name(wrong, ["install", *CLASSES], listed) if words[install:] else listed
+        raise SpecError(f"no completion for {' '.join(names)}", remedy=remedy)
     [shell] = names
     from hpc_kit.cli import root
 

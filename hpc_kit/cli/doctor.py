@@ -63,8 +63,9 @@ def _print_installation(*, as_json: bool) -> int:
     if as_json:
         echo(json.dumps([part._asdict() for part in parts], indent=1))
     else:
-        for line in format_table([part[:3] for part in parts], "left", "left", "left"):
-            echo(line)
+        names, states = (max(len(part[number]) for part in parts) for number in (0, 1))
+        for part in parts:
+            print_wrapped(f"{part[0]:<{names}}  {part[1]:<{states}}  {part[2]}".rstrip(), indent=names + states + 4)
         for part in parts:
             if part.state in {"missing", "broken"}:
                 echo(f"\n{part.name} is {part.state}; used by {part.used_by}\n  do     {part.remedy}")

@@ -34,7 +34,9 @@ def command(as_json: bool, file: Path | None) -> None:
 
 
 def _read_variables(file: Path) -> dict[str, str]:
-    with explain_file_errors(SpecError, f"cannot read {file}", "write a JSON object of strings", also=(ValueError,)):
+    with explain_file_errors(
+        SpecError, f"cannot read {file}", "name a file with a JSON object of strings", also=(ValueError,)
+    ):
         data = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise SpecError(f"{file} is not a flat JSON object of strings", remedy='{"SLURM_PROCID": "0", ...}')

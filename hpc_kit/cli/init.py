@@ -135,7 +135,11 @@ def _files_of_job(job: str) -> Iterator[Path]:
         if not path.is_file():
             raise SpecError(
                 f"no shipped job '{name}'",
-                remedy="write one of the names that `hpc-kit list` shows",
+                remedy=search_path.similar_name(
+                    name,
+                    (each.stem for each in shipped.glob("*.toml")),
+                    "write one of the names that `hpc-kit list` shows",
+                ),
             )
         yield path
         own = toml_documents.read_document(path, path.name).data

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +20,10 @@ from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.runs.status import JobLine
+
+
+_LEAST_WIDTH = 30
+"""Columns of the last column; behind longer names, the terminal wraps the line itself."""
 
 
 class JobRow(NamedTuple):
@@ -88,9 +95,13 @@ def format_jobs(lines: Sequence[JobLine]) -> list[str]:
     cells = [("job", "name", "age", "ran", "state")]
     colours: list[tuple[str, str | None]] = [("", None)]
     hints: set[str] = set()
-    for row in group_jobs(lines):
-        cells.append((row.job_id, row.name, row.age, row.duration, row.text))
+    rows = group_jobs(lines)
+    for row in rows:
+        first, *others = _wrap_text(row.text, rows)
+        cells.append((row.job_id, row.name, row.age, row.duration, first))
         colours.append((str(row.state), _colour(row.state)))
+        cells += [("", "", "", "", other) for other in others]
+        colours += [("", None)] * len(others)
         # Many jobs may wait for the same reason.
         hint = row.next_step and row.next_step.replace(base_id(row.job_id), "ID")
         if row.next_step and hint not in hints:
@@ -103,6 +114,17 @@ def format_jobs(lines: Sequence[JobLine]) -> list[str]:
         text.replace(f"  {word}", f"  {click.style(word, fg=colour)}", 1) if colour else text
         for text, (word, colour) in zip(table, colours, strict=True)
     ]
+
+
+def _wrap_text(text: str, rows: Sequence[JobRow]) -> list[str]:
+    """Return the lines of the last column on a terminal. A program that reads the table gets one line for a job."""
+    if not sys.stdout.isatty():
+        return [text]
+    longest = (max(len(getattr(row, name)) for row in rows) for name in ("job_id", "name", "age", "duration"))
+    width = shutil.get_terminal_size((80, 24)).columns - sum(longest) - 8
+    if width < _LEAST_WIDTH:
+        return [text]
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
 
 
 def _colour(state: JobState) -> str | None:

@@ -120,7 +120,7 @@ def _check_log_options(run: Run, rank: int | None, *, every: bool, batch: bool) 
         last = run.record.resolved.world_size - 1
         raise UnknownJob(
             f"job {run.job_id} has no rank {rank}",
-            found=f"its ranks are 0 to {last}",
+            found=f"its ranks are 0 to {last}" if last else "its only rank is 0",
             remedy=f"hpc-kit logs {run.job_id} --all",
         )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.job_tables import fold_elements
 from hpc_kit.cli.output import INTERRUPTED, exit_interrupted, print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.run_files import RECORD
@@ -111,6 +110,8 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 
 def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
     """Print the outcome of an array: failed elements and paths of the logs. Return the status of the first failure."""
+    from hpc_kit.cli.job_tables import fold_elements
+
     failed = [outcome for outcome in outcomes if outcome.exit_status]
     alike: dict[tuple[str, ...], list[Outcome]] = {}
     for outcome in failed:

@@ -56,7 +56,7 @@ _DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "mb", "recomp")
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print an indented table with right-aligned columns."""
     columns: list[Literal["right"]] = ["right"] * len(header)
-    for line in format_table((header, *rows), *columns):
+    for line in format_table((header, *rows), *columns, indent=2):
         echo(f"  {line}")
 
 
@@ -105,10 +105,11 @@ def print_report(report: PlanReport) -> None:
     if report.explained:
         echo(f"\n{describe_layout(answer.plans[0].layout)}")
         for name, value, text in explain_terms(answer.plans[0], target.fitted):
-            echo(f"  {name:<12}{value:>12}  {text}")
+            print_wrapped(f"  {name:<12}{value:>12}  {text}", indent=26)
         _print_links(answer.plans[0], target)
         _print_alternatives(answer.plans[0], target)
-        echo(f"\n{explain.single_gpu_years(answer.plans[0], target.fitted, report.tokens)}")
+        echo()
+        print_wrapped(explain.single_gpu_years(answer.plans[0], target.fitted, report.tokens))
 
 
 def _degree_cells(plan: Plan) -> tuple[str, ...]:
@@ -173,7 +174,7 @@ def _print_links(plan: Plan, target: PlanningTarget) -> None:
         return
     echo("\ntraffic of a GPU in one step, and its links")
     _print_table(
-        ("traffic", "link", "GB", "capacity GB/s", "reached GB/s", "s", "s not hidden"),
+        ("traffic", "link", "GB", "capacity GB/s", "reached GB/s", "s", "exposed s"),
         [
             (
                 use.kind,

@@ -44,6 +44,8 @@ RUNS_KEY = "cluster.runs="
 CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 """Types of dependency on the previous job, as in sbatch."""
 
+_NOTHING = "interrupted: nothing was submitted"
+
 
 class Order(NamedTuple):
     """The jobs of one command with their scripts, and its options."""
@@ -101,17 +103,16 @@ def command(
     """
     # As for `sbatch --wait | head`: all jobs are submitted, and the exit status is that of the job.
     click.get_current_context().meta[READER_GONE] = GO_ON
-    root = search_path.current_folder()
-    requests = parse_requests(jobs)
-    _check_submit_options(requests, chain, alone=test_only or save is not None)
-    resolved = [resolve_request(request, root, require_answer=True, check=not no_check) for request in requests]
-    scripts = [render_resolved(each, standalone=standalone, root=root) for each in resolved]
-    if not no_check:
-        for each, text in zip(resolved, scripts, strict=True):
-            check_submission(each, text, root, ask_slurm=not test_only)
-    order = Order(requests, resolved, scripts, root, chain, save, standalone=standalone, check=not no_check)
-    if test_only:  # `_check_submit_options` allows one job only
-        return _print_start(resolved[0], scripts[0], as_json=as_json)
+    try:
+        requests = parse_requests(jobs)
+        _check_submit_options(requests, chain, alone=test_only or save is not None)
+        order = _prepare_order(
+            requests, chain, save, standalone=standalone, check=not no_check, ask_slurm=not test_only
+        )
+        if test_only:  # `_check_submit_options` allows one job only
+            return _print_start(order.resolved[0], order.scripts[0], as_json=as_json)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_NOTHING) from None
     if parsable or as_json:
         if wait or (parsable and as_json):
             options = ("--wait" if wait else "--json", "--parsable" if parsable else "--json")
@@ -119,8 +120,21 @@ def command(
         return _submit_quietly(order, as_json=as_json)
     if any(setting.startswith(RUNS_KEY) for setting in requests[0].settings):
         # The cluster file does not contain this folder, so the printed next commands must.
-        click.get_current_context().meta[RUNS_META] = resolved[0].cluster.runs
+        click.get_current_context().meta[RUNS_META] = order.resolved[0].cluster.runs
     return _submit_and_follow(order, wait)
+
+
+def _prepare_order(
+    requests: list[JobRequest], chain: str | None, save: Path | None, *, standalone: bool, check: bool, ask_slurm: bool
+) -> Order:
+    """Resolve, render and check the jobs of a command."""
+    root = search_path.current_folder()
+    resolved = [resolve_request(request, root, require_answer=True, check=check) for request in requests]
+    scripts = [render_resolved(each, standalone=standalone, root=root) for each in resolved]
+    if check:
+        for each, text in zip(resolved, scripts, strict=True):
+            check_submission(each, text, root, ask_slurm=ask_slurm)
+    return Order(requests, resolved, scripts, root, chain, save, standalone=standalone, check=check)
 
 
 def _submit_and_follow(order: Order, wait: bool | None) -> int:
@@ -138,11 +152,10 @@ def _submit_and_follow(order: Order, wait: bool | None) -> int:
     except KeyboardInterrupt as interrupt:
         # Ctrl-C may come after the last job was queued and before it was printed.
         last = [interrupt.job_id] if isinstance(interrupt, sbatch.SubmitInterrupted) else []
-        if ids := [*(each.job_id for each in submitted), *last]:
-            exit_interrupted(list(dict.fromkeys(ids)))
-        raise
-    for new in submitted:
-        print_next_steps(new.job_id, going=True)
+        if ids := list(dict.fromkeys([*(each.job_id for each in submitted), *last])):
+            exit_interrupted(ids, unsubmitted=len(order.requests) - len(ids))
+        raise KeyboardInterrupt(_NOTHING) from None
+    print_next_steps(*(each.job_id for each in submitted), going=True)
     return 0
 
 
@@ -150,8 +163,8 @@ def _submit_quietly(order: Order, *, as_json: bool) -> int:
     """Submit the jobs and print their ids for a program. The ids of a broken chain are printed, too."""
     submitted: list[Submission] = []
 
-    def announce(new: Submission, job: Resolved, _after: str) -> None:
-        for note in (*job.notes, *new.notes):
+    def announce(new: Submission, job: Resolved, _after: str, notes: list[str]) -> None:
+        for note in notes:
             echo(f"hpc-kit: {note}", err=True)
         if not as_json:
             cluster = new.client.environ.get("SLURM_CLUSTERS") if job.job.resources.clusters else None
@@ -160,6 +173,10 @@ def _submit_quietly(order: Order, *, as_json: bool) -> int:
     try:
         with _saved_job(order):
             _submit_all(order, submitted, announce)
+    except KeyboardInterrupt as interrupt:
+        if submitted or isinstance(interrupt, sbatch.SubmitInterrupted):
+            raise
+        raise KeyboardInterrupt(_NOTHING) from None
     finally:
         if as_json:
             # A broken chain has fewer submissions than jobs.
@@ -195,9 +212,13 @@ def _check_submit_options(requests: list[JobRequest], chain: str | None, *, alon
 
 
 def _submit_all(
-    order: Order, submitted: list[Submission], print_job: Callable[[Submission, Resolved, str], None]
+    order: Order, submitted: list[Submission], print_job: Callable[[Submission, Resolved, str, list[str]], None]
 ) -> None:
-    """Submit the jobs in order and add each to `submitted`. If one is refused, print the jobs before it."""
+    """Submit the jobs in order and add each to `submitted`. If one is refused, print the jobs before it.
+
+    `print_job` gets the notes that no job before has.
+    """
+    seen: dict[str, None] = {}
     for request, job, text in zip(order.requests, order.resolved, order.scripts, strict=True):
         after = ""
         if order.chain is not None and submitted:
@@ -212,7 +233,9 @@ def _submit_all(
         # Called as soon as there is a job, so that after Ctrl-C `submitted` contains every job in the queue.
         def announce(new: Submission, job: Resolved = job, after: str = after) -> None:
             submitted.append(new)
-            print_job(new, job, after)
+            notes = [note for note in (*job.notes, *new.notes) if note not in seen]
+            seen.update(dict.fromkeys(notes))
+            print_job(new, job, after, notes)
 
         count = len(submitted)
         try:
@@ -231,8 +254,8 @@ def _print_slow_sbatch() -> None:
     echo(f"hpc-kit: sbatch has not answered yet; waiting up to {seconds}; Ctrl-C ends the wait", err=True)
 
 
-def _print_submission(new: Submission, job: Resolved, after: str) -> None:
-    for note in (*job.notes, *new.notes):
+def _print_submission(new: Submission, job: Resolved, after: str, notes: list[str]) -> None:
+    for note in notes:
         print_line("note", note)
     if new.found_again:
         print_line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")

@@ -247,7 +247,7 @@ def explain_no_fit(task: PlanningTask, answer: SearchResult, fitted: Constants) 
         )
     return AnswerNo(
         f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
-        found=f"nearest: {describe_layout(nearest.layout)}: {nearest.reason}",
+        found=f"nearest: {describe_layout(nearest.layout)}:\n{nearest.reason}",
         remedy=_suggest_nodes(task, fitted),
     )
 

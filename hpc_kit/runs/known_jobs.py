@@ -107,9 +107,16 @@ class KnownJobs:
 
     def unknown_job_error(self, missing: list[str]) -> UnknownJob:
         """Return the error that nothing is known about some ids or names."""
-        elsewhere = list(dict.fromkeys(base_id(each.job_id) for each in self.other_jobs if each.name in missing))
-        if not elsewhere:
+        named = [each for each in self.other_jobs if each.name in missing]
+        if not named:
             return self.index.unknown_job_error(missing, "Slurm does not know it, and ")
+        elsewhere = list(dict.fromkeys(base_id(each.job_id) for each in named if not each.state.finished))
+        if not elsewhere:
+            return UnknownJob(
+                f"no job of this project is named {', '.join(missing)}",
+                found="your jobs with this name were submitted elsewhere, and have ended",
+                remedy="run this in the project that submitted them",
+            )
         return UnknownJob(
             f"no job of this project is named {', '.join(missing)}",
             found=f"jobs of yours with this name, submitted elsewhere: {', '.join(elsewhere[:10])}",

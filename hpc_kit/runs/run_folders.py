@@ -13,7 +13,7 @@ from hpc_kit.run_files import RECORD, SUMMARY, EndMarker, rank_log, read_end
 from hpc_kit.runs.backend import Backend, backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
 from hpc_kit.runs.record import RunRecord, read_record
-from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
+from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, parse_job_ids, sort_key
 from hpc_kit.slurm.option_values import parse_array
 
 RECENT_RUNS = 5
@@ -209,7 +209,9 @@ class RunIndex:
         """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT_RUNS))
         finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
-        by_hand = "list your jobs: hpc-kit status --all; find the log of a job by hand: scontrol show job ID (StdOut)"
+        by_hand = "list your jobs: hpc-kit status --all"
+        if all(map(parse_job_ids, ids)):
+            by_hand += "; find the log of a job by hand: scontrol show job ID (StdOut)"
         return UnknownJob(
             f"no {'job' if prefix else 'run of'} {', '.join(ids)}",
             found=f"{prefix}{self.root}/ {finding}",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import FIRST_FAILURE, LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
+from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.torch_environment import set_variables, torch_variables
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
@@ -210,6 +211,17 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
             world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
+            if world.is_main and world.world_size > 1 and (caught := backend.group_error()):
+                _report_missing_group(world, *caught)
+
+
+def _report_missing_group(world: World, error: str, remedy: str) -> None:
+    """Print a note: the program went on after an error of `init_process_group`, so each rank may have trained alone."""
+    sys.stderr.write(
+        f"hpc-kit: note: rank 0 of {world.world_size} has created no process group with other ranks\n"
+        f"  found  the program caught {error}\n"
+        f"  do     {remedy}\n"
+    )
 
 
 def _run_program(command: program.ProgramCommand) -> None:

@@ -21,6 +21,7 @@ from hpc_kit.script.shell_files import read_shell_files, write_shell_files
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import default_cluster
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
+from hpc_kit.spec.shell_code import check_setup
 from hpc_kit.spec.toml_documents import format_toml_value
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
 def render_resolved(resolved: Resolved, *, standalone: bool = False, simple: bool = False, root: Path) -> str:
     """Return the script of a job that is fitted to its cluster; writes no files."""
     _check_variant(resolved, standalone=standalone, simple=simple)
+    check_setup(resolved.cluster.setup, resolved.job.setup)
     if standalone:
         # sbatch may run anywhere: the names in the script start at the project.
         folder = working_folder(resolved, root)
@@ -188,8 +190,8 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         usable = found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
-    # Files of releases without the sandbox have another name.
-    return Cache(str(folder), "sandboxed-%s.cache") if usable else None
+    # Files of releases without the sandbox, or without its limits, have another name.
+    return Cache(str(folder), "limited-%s.cache") if usable else None
 
 
 @contextmanager
@@ -232,6 +234,7 @@ def _template_errors(name: str) -> Iterator[None]:
 
 
 _REMEDIES = {
+    "OverflowError": "read the template before you use this project; the values of a job are short",
     "RecursionError": "give the template another name than the one that it extends or includes",
     "TemplateRuntimeError": "fill the block 'launch' of base.sbatch.j2: see {page}",
     "UnicodeDecodeError": "save the template as UTF-8",

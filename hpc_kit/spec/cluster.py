@@ -98,6 +98,12 @@ class Partition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         default_factory=Resources
     )
 
+    @property
+    def has_settings(self) -> bool:
+        """True if it replaces settings of the whole file."""
+        empty = Partition()
+        return any(getattr(self, key) != getattr(empty, key) for key in (*PARTITION_OVERRIDES, *_NODE_KEYS))
+
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One cluster file."""

@@ -16,7 +16,8 @@ from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import EXCLUSIVE_FIELDS, Resources
-from hpc_kit.spec.secrets import looks_secret, may_be_secret, secret_arguments
+from hpc_kit.spec.search_path import FEW, similar_name
+from hpc_kit.spec.secrets import doubtful_arguments, looks_secret, may_be_secret, secret_arguments
 from hpc_kit.spec.toml_documents import Document
 
 
@@ -115,9 +116,7 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
-    # The template adds resume_args to the command from the second attempt on.
-    words = (*job.command, *(job.restart.resume_args if job.restart else ()))
-    if (argument := next(secret_arguments(words), None)) is not None:
+    if (argument := next(secret_arguments(_arguments(job)), None)) is not None:
         raise SpecError(
             f"{argument} in {origins.of('command')} looks like a secret",
             found="every user of a node can read the arguments of a program, and others the script and its record",
@@ -130,6 +129,11 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         for line in lines:
             assignments = re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line)
             _check_assignments(assignments, partial(document.origin_of, "setup"))
+
+
+def _arguments(job: Job) -> tuple[str, ...]:
+    """Return the command, and resume_args: the template adds them from the second attempt on."""
+    return (*job.command, *(job.restart.resume_args if job.restart else ()))
 
 
 def name_key(origins: Origins) -> str:
@@ -296,7 +300,10 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
     for name, value in job.env.items():
         if may_be_secret(name, str(value)):
             yield f"[env] {name} may be a secret: script and record contain it; export it in the shell that submits"
+    for name in dict.fromkeys(doubtful_arguments(_arguments(job))):
+        yield f"{name} may be a secret: the script and `ps` show it; export it as a variable in the shell that submits"
     resources = job.resources
+    yield from _doubts_about_partitions(resources.partition, cluster)
     for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
         yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(known)}"
     environment = cluster.environment
@@ -304,6 +311,22 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
     for name, tool in tools.items():
         if getattr(environment, name) and cluster.containers and not tool & set(cluster.containers):
             yield f"cluster '{cluster.name}' has no {name}; its containers: {', '.join(cluster.containers)}"
+
+
+def _doubts_about_partitions(partition: str | None, cluster: Cluster) -> Iterator[str]:
+    """Yield notes about partitions without a table in the cluster file, and about a list of partitions with one."""
+    names, tables = (partition or "").split(","), cluster.partition
+    if not partition or not tables:
+        return
+    common = "the settings of the whole file apply"
+    for name in names:
+        if name not in tables:
+            near = similar_name(name, tables, f"it has {', '.join(sorted(tables)[:FEW])}")
+            yield f"cluster '{cluster.name}' has no [partition.{name}]; {common}; {near}"
+    own = [name for name in names if name in tables and tables[name].has_settings]
+    if len(names) > 1 and own:
+        listed = " and ".join(f"[partition.{name}]" for name in own)
+        yield f"--partition={partition}: Slurm chooses one later; {common}, not {listed}"
 
 
 def find_unlisted(

@@ -53,7 +53,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     ranks = -(-ntasks // nodes) * job.launch.nproc_per_node
     if command is None:
         if code is not None and nodes * ranks > 1:
-            _check_shell_code(code, nodes, ranks)
+            _check_shell_code(code, nodes, ranks, on_cpus=cluster.node.gpus == 0)
         return job, ()
     if has_own_size or command.kind == "srun":
         check_launcher_size(command, nodes, ranks)
@@ -72,11 +72,12 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     # One task: a launcher of a single node starts one world there.
     if nodes * ranks > 1 or (has_own_size and (command.ranks or command.ranks_per_node or 1) > 1):
         reason = f"the job starts {nodes * ranks} processes, and each would start {command.kind}"
-        raise _refusal(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
+        program, on_cpus = (*command.prefix, *command.program), cluster.node.gpus == 0
+        raise _refusal(command.kind, nodes, ranks, reason, program, command, on_cpus=on_cpus)
     return job, ()
 
 
-def _check_shell_code(code: ShellCode, nodes: int, ranks: int) -> None:
+def _check_shell_code(code: ShellCode, nodes: int, ranks: int, *, on_cpus: bool) -> None:
     """Refuse shell code that starts a launcher in each of several tasks.
 
     An agent that names its own number of nodes may make one world of the tasks, and code that tests its rank may start
@@ -99,7 +100,7 @@ def _check_shell_code(code: ShellCode, nodes: int, ranks: int) -> None:
             continue
         program = (*found.prefix, *found.program)
         if code.file is None:
-            raise _refusal(found.kind, nodes, ranks, f"in the shell code {shlex.join(words)}", program)
+            raise _refusal(found.kind, nodes, ranks, f"in the shell code {shlex.join(words)}", program, on_cpus=on_cpus)
         raise SpecError(
             f"{found.kind} in the command would not make one world of {nodes * ranks} ranks",
             found=f"each of the {nodes * ranks} tasks runs {code.file}: {shlex.join(words)}",
@@ -228,6 +229,8 @@ def _refusal(
     reason: str,
     program: Sequence[str],
     command: LauncherCommand | None = None,
+    *,
+    on_cpus: bool = False,
 ) -> SpecError:
     """Return the error that names the line that works."""
     settings = []
@@ -236,6 +239,9 @@ def _refusal(
         settings += [f"env.{word}" for word in (_exported(command) if command else ()) if "=" in word]
     if command is not None and command.options.get("mixed-precision"):
         settings.append(f"env.ACCELERATE_MIXED_PRECISION={command.options['mixed-precision']}")
+    if launcher == "accelerate" and (on_cpus or (command is not None and "cpu" in command.options)):
+        # Without it, accelerate connects ranks on GPUs only.
+        settings.append("env.ACCELERATE_USE_CPU=1")
     return SpecError(
         f"{launcher} in the command would not make one world of {format_count(nodes * ranks, 'rank')}",
         found=reason,

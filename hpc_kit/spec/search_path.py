@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -102,12 +102,9 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
             remedy=f"write the program after --:  hpc-kit submit -j 4x2 -- {words}",
         )
     if kind == "jobs" and name.endswith(".ipynb"):
-        program = f"{name.removesuffix('.ipynb')}.py"
-        return SpecError(
-            f"'{name}' is a notebook, and no job file",
-            remedy=f"convert it to a program first:  jupyter nbconvert --to python {name}\n"
-            f"then  hpc-kit submit -j 4x2 -- python {program}",
-        )
+        return notebook_error(name)
+    if not place and (root / name).is_dir():
+        return SpecError(f"'{name}' is a folder, and no {word}", remedy=f"name a {word} in it, or see: hpc-kit list")
     if not near and name.endswith((".yaml", ".yml", ".json")):
         return SpecError(
             f"'{name}' is no {suffix} file",
@@ -123,6 +120,23 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
         found=listed,
         remedy=f"did you mean {' or '.join(near)}?" if near else f"{choose}, or the path of a {suffix} file",
     )
+
+
+def notebook_error(name: str) -> SpecError:
+    """Return the error for a notebook in place of a job file or a script."""
+    return SpecError(
+        f"'{name}' is a notebook, and no job file",
+        remedy=f"convert it to a program first:  jupyter nbconvert --to python {name}\n"
+        f"then  hpc-kit submit -j 4x2 -- python {name.removesuffix('.ipynb')}.py",
+    )
+
+
+def similar_name(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a remedy: the most similar of some names, else the text of `otherwise`."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def _is_batch_script(path: Path) -> bool:

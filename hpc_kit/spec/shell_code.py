@@ -1,4 +1,4 @@
-"""The shell code that a command runs, split into simple commands without running or expanding anything.
+"""The shell code of a command, split into simple commands without running or expanding anything; `setup` for bash -n.
 
 `hpc_kit.check` reads scripts with a grammar of bash. That parser is too slow for every submission.
 """
@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
+
+from hpc_kit.errors import SpecError
 
 CONTAINERS = frozenset({
     "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "docker", "enroot", "gdb", "hatch", "mamba",
@@ -28,9 +30,42 @@ SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _KEYWORDS = frozenset({"!", "{", "do", "elif", "else", "if", "then", "time", "until", "while"})
 _OPERATORS = ";&|()"
 _LIMIT = 1 << 18
+_SECONDS = 10.0
 # Not compiled: every submission imports this module, and few commands contain shell code.
 _HERE_DOCUMENT = r"(<<-?[ \t]*['\"]?(\w+)['\"]?[^\n]*\n)(?:[^\n]*\n)*?[ \t]*\2[ \t]*(?=\n|\Z)"
 _RANK_TEST = r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NODEID)|(?:LOCAL_)?RANK)\b"
+
+
+def find_syntax_error(text: str) -> str:
+    """Return bash's message about a script that it cannot read; empty for a valid one."""
+    import subprocess  # few jobs have a `setup`
+
+    # A line of `setup` may set extglob, which `bash -n` does not run.
+    argv = ["bash", "-O", "extglob", "-n"]
+    try:
+        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+
+
+def check_setup(of_cluster: Sequence[str], of_job: Sequence[str]) -> None:
+    """Let bash read the lines of `setup` by themselves, so that an error names a line of a job or cluster file.
+
+    Raises:
+        SpecError: They are not valid bash.
+    """
+    setup = (*of_cluster, *of_job)
+    if not setup or not find_syntax_error("\n".join(setup)):
+        return
+    parts = {"the cluster file": of_cluster, "the job file": of_job}
+    found = {place: message for place, lines in parts.items() if (message := find_syntax_error("\n".join(lines)))}
+    place, message = next(iter(found.items()), ("the job file", find_syntax_error("\n".join(setup))))
+    raise SpecError(
+        f"the lines of `setup` in {place} are not valid bash",
+        found=re.sub(r"^bash: line (\d+):", r"line \1 of setup:", message, flags=re.MULTILINE),
+        remedy="close every quote, bracket and `if` in the list `setup`",
+    )
 
 
 class ShellCode(NamedTuple):

@@ -173,12 +173,16 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
     per_node, cpus = resources.ntasks_per_node, resources.cpus_per_task or 1
     # Tasks that are spread unevenly have no number per node: sbatch checks them.
     if per_node and node.cpus and per_node * cpus > node.cpus:
+        keys = [f"resources.{name}" for name in ("cpus_per_task", "ntasks_per_node", "ntasks")]
         raise SpecError(
             "the job asks for more CPUs than a node has",
             found=f"{units.format_count(per_node, 'task')} x {units.format_count(cpus, 'CPU')} = {per_node * cpus};"
-            f" a node of {cluster.name} has {node.cpus} ({origins.of('resources.cpus_per_task')})",
-            remedy="use more nodes with fewer tasks"
-            + (f", or set cpus_per_task = {node.cpus // per_node}" if node.cpus >= per_node else ""),
+            f" a node of {cluster.name} has {node.cpus} ({origins.of(next(filter(origins.has_key, keys), keys[0]))})",
+            remedy=" or ".join(
+                [f"start at most {units.format_count(node.cpus // cpus, 'task')} on a node"] * (cpus <= node.cpus)
+                + [f"set cpus_per_task = {node.cpus // per_node}"] * (per_node <= node.cpus)
+                or [f"start at most {units.format_count(node.cpus, 'task')} on a node, with cpus_per_task = 1"]
+            ),
         )
     _check_memory(resources, cluster, origins)
     _check_gpus(resources, cluster, origins, nodes)

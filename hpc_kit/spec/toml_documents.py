@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 """A TOML table: text, numbers, booleans, lists and tables."""
 
+_OPTION = "--set "
+"""Start of the name of a layer that sets one key."""
+
 
 class Layer(Struct, frozen=True):
     """One source of keys: its name in messages, its text if it is a file, and its table."""
@@ -50,13 +53,17 @@ class Document(Struct, frozen=True):
 
     def origin_of(self, key: str) -> str:
         """Return file and line of a key, or of the nearest table around it; used by error messages."""
+        layers = self.layers
+        if not self.has_key(key):
+            # An option that sets another key of the same table is not the place of this one.
+            layers = tuple(layer for layer in layers if not layer.name.startswith(_OPTION)) or layers
         while True:
             # The last layer that sets the key has set its value.
-            for layer in reversed(self.layers):
+            for layer in reversed(layers):
                 if key and _has(layer.data, key):
                     return _origin(layer, key)
             if not key:
-                return self.layers[-1].name if self.layers else ""
+                return layers[-1].name if layers else ""
             key = _parent(key)
 
 
@@ -119,7 +126,7 @@ def document_of_settings(values: Mapping[str, object], prefix: str = "") -> Docu
             table = inner
         table[last] = value
     # The name of the layer leaves out the value: it may be a secret, and messages may end in a log.
-    layers = tuple(Layer(f"--set {prefix}{key}", None, _nested(key, value)) for key, value in values.items())
+    layers = tuple(Layer(f"{_OPTION}{prefix}{key}", None, _nested(key, value)) for key, value in values.items())
     return Document(data, layers)
 
 

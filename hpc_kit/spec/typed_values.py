@@ -180,7 +180,9 @@ def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecEr
     expected = _expected(problem) or " or ".join(_choices(_field_type(kind, key)))
     if expected == _TYPE_NAMES["array"]:
         entries = value.split() if name == "command" and isinstance(value, str) else [value]
-        if _accepts(entries, _field_type(kind, key)):
+        if name == "command" and not entries:
+            expected = 'a list: command = ["python", "train.py"]'
+        elif _accepts(entries, _field_type(kind, key)):
             expected = f"a list: {name} = {format_toml_value(entries)}"
     return SpecError(
         f"wrong value for {key or 'the file'} in {document.origin_of(place)}",

@@ -21,7 +21,7 @@ from hpc_kit.runs.record import NewRecord, RecordedGit
 from hpc_kit.script.context import literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.spec.search_path import current_folder
-from hpc_kit.spec.secrets import MASK, looks_secret, mask_arguments, mask_text
+from hpc_kit.spec.secrets import MASK, looks_secret, mask_arguments, mask_text, may_be_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,8 +87,12 @@ def new_record(
 
 def masked_job(job: Job) -> Job:
     """Return a job without the secrets that its command and its variables may contain."""
-    env = {name: MASK if looks_secret(name, str(value)) else value for name, value in job.env.items()}
-    return structs.replace(job, command=tuple(mask_arguments(job.command)), env=env)
+    env = {
+        name: MASK if looks_secret(name, str(value)) or may_be_secret(name, str(value)) else value
+        for name, value in job.env.items()
+    }
+    restart = job.restart and structs.replace(job.restart, resume_args=tuple(mask_arguments(job.restart.resume_args)))
+    return structs.replace(job, command=tuple(mask_arguments(job.command)), env=env, restart=restart)
 
 
 class GitState(NamedTuple):

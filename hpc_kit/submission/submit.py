@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.check.prerequisites import check_faults, check_program, check_setup, check_syntax
+from hpc_kit.check.prerequisites import check_faults, check_program, check_syntax
 from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders
@@ -241,7 +241,7 @@ def _prepare(
     """Check the script and write the files, or return the job of an earlier submission of the same script."""
     client = open_client(resolved.cluster, environ)
     client.check_available(resolved.cluster.name)
-    _check_script(resolved, text)
+    check_syntax(text)
     environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
     options, excluded = exclude_option(resolved, client)
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
@@ -267,15 +267,6 @@ def _prepare(
     write_shell_files(text, resolved, root)
     sbatch_client = client._replace(environ=cluster_match.with_unused_job_id(folder, environ, client))
     return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, options, (*notes, *excluded))
-
-
-def _check_script(resolved: Resolved, text: str) -> None:
-    try:
-        check_syntax(text)
-    except SpecError:
-        # Lines of `setup` are the usual cause; their own message names their line.
-        check_setup((*resolved.cluster.setup, *resolved.job.setup))
-        raise
 
 
 def _commit(

@@ -19,6 +19,7 @@ from pocketslurm.settings import (
     STATE_VARIABLE,
     Settings,
     check_private,
+    is_full,
     load_settings,
     settings_from_json,
     settings_to_json,
@@ -155,7 +156,9 @@ def install(settings: Settings | None, directory: Path, environ: Mapping[str, st
         raise StateError(
             "the embedded Slurm's state directory cannot be used",
             found=f"{directory}: {error.strerror or error}",
-            remedy=f"set {STATE_VARIABLE} to a directory that only you may write",
+            remedy=f"free some space there, or set {STATE_VARIABLE} to a directory on another disk"
+            if is_full(directory, error)
+            else f"set {STATE_VARIABLE} to a directory that only you may write",
         ) from error
     paths = [path for path in environ.get("PATH", os.defpath).split(os.pathsep) if path != folder]
     found = {**environ, "PATH": os.pathsep.join([folder, *paths]), STATE_VARIABLE: str(directory)}

@@ -26,6 +26,7 @@ from pocketslurm.settings import (
     Settings,
     check_private,
     first_job_id,
+    is_full,
     load_settings,
     state_directory,
 )
@@ -252,12 +253,9 @@ def state_error(directory: Path, error: OSError | sqlite3.Error) -> StateError:
             remedy="try it again; jobs that run go on",
         )
     what, found = "the embedded Slurm cannot use its state directory", f"{directory}: {error}"
-    # SQLite reports a full disk as an I/O error.
-    with contextlib.suppress(OSError):
-        disk = os.statvfs(directory)
-        if disk.f_bavail * disk.f_frsize < 1 << 16:
-            remedy = "free some space there: jobs that run go on"
-            return StateError(what, found=f"{found}, no space left there", remedy=remedy)
+    if is_full(directory, error):
+        remedy = "free some space there: jobs that run go on"
+        return StateError(what, found=f"{found}, no space left there", remedy=remedy)
     return StateError(what, found=found, remedy=f"set {STATE_VARIABLE} to a directory that only you may write")
 
 

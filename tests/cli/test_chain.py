@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from hpc_kit.cli import root
+from hpc_kit.cli import main, root
 from hpc_kit.cli.submit import CHAIN_KINDS
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.script.render import render
@@ -52,6 +53,33 @@ def test_without_chain_jobs_are_independent(jobs: FakeSlurm) -> None:
     assert [read_directives(jobs, job_id) for job_id in (12, 13)] == [[], []]
     assert "#SBATCH --qos=high" in jobs.read("12.script")
     assert "#SBATCH --qos=high" in jobs.read("13.script")
+
+
+def test_equal_notes_and_the_next_commands_are_printed_once(
+    jobs: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit("a", "b", "a", "b", "a", "b", "--no-wait", "--gpus-per-node", "2")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["note", *["job"] * 6, "status", "logs", "cancel"]
+    words = [line.partition(f" {line.split()[0]} ")[2] for line in lines[-3:]]
+    assert words == [f"{each} --cluster fake" for each in ("$(seq 12 17)", "12 -f", "$(seq 12 17)")]
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize("place", ["check_submission", "submit_script"])
+@pytest.mark.parametrize("options", [[], ["--parsable"]])
+def test_ctrl_c_before_sbatch_tells_that_nothing_was_submitted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, options: list[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"hpc_kit.cli.submit.{place}", interrupt)
+    monkeypatch.setattr(sys, "argv", ["hpc-kit", "submit", "a", "--no-wait", *options])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err.strip() == "hpc-kit: interrupted: nothing was submitted"
 
 
 def test_a_chain_with_an_invalid_job_submits_nothing(jobs: FakeSlurm, project: Path) -> None:
@@ -109,6 +137,7 @@ def test_ctrl_c_in_a_chain_names_the_jobs_in_the_queue(jobs: FakeSlurm, kit: Kit
     lines = done.stdout.splitlines()
     assert [line.strip() for line in lines if "goes on" in line] == [f"job {each} goes on" for each in ids]
     cancels = [line.partition(" cancel ")[2] for line in lines if line.startswith("cancel  ")]
-    assert cancels == [f"{each} --cluster fake" for each in ids]
+    assert cancels == [f"{' '.join(ids)} --cluster fake"]
+    assert f"not submitted: {14 - number} job" in done.stdout
     assert sorted(path.parent.name for path in project.glob("runs/*/1?/record.json")) == ids
     assert (jobs.folder / "last").read_text() == f"{number}\n"

@@ -47,6 +47,48 @@ def test_a_page_of_the_documentation_is_printed(kit: Kit) -> None:
     assert "hpc-kit docs lists the pages" in kit("docs", "nothing").stderr
 
 
+def test_a_page_is_found_by_the_code_of_a_rule_several_words_and_its_title(kit: Kit) -> None:
+    assert kit("docs", "kit302").stdout.startswith("# KIT302: ")
+    assert kit("docs", "when", "it", "fails").stdout.startswith("# When a job fails\n")
+    assert kit("docs", "check").stdout.startswith("# Rules of `hpc-kit check`\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "remedy"),
+    [
+        (["init", "--job", "ddp_1nod"], "no shipped job 'ddp_1nod'", "did you mean ddp_1node?"),
+        (["completion", "instal"], "no completion for instal", "did you mean install?"),
+        (["completion", "csh"], "no completion for csh", "did you mean zsh?"),
+        (["check", "jobs"], "'jobs' is a folder, and no job file", "see: hpc-kit list"),
+        (["check", "--explain", "KIT999"], "no rule KIT999", "hpc-kit docs rules lists all rules"),
+        (["check", "--explain", "302"], "no rule 302", "did you mean KIT302?"),
+        (["check", "nb.ipynb"], "'nb.ipynb' is a notebook", "jupyter nbconvert --to python nb.ipynb"),
+        (["status", "nope"], "no job nope", "hpc-kit status --all\n"),
+        (["render", "-j", "99999x99999", "--", "true"], "more CPUs than a node has", "start at most "),
+        (["render", "ok", "--set", "command="], "wrong value for command", 'command = ["python", "train.py"]'),
+        (["cluster"], "Write cluster files", "cluster discover"),
+        (["render", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
+        (["check", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
+    ],
+)
+def test_the_remedy_of_a_wrong_word_helps(kit: Kit, project: Path, words: list[str], what: str, remedy: str) -> None:
+    (project / "nb.ipynb").write_text("{}")
+    (project / "jobs" / "ok.toml").write_text('command = ["true"]\n')
+    (project / "jobs" / "bad.toml").write_text('command = ["true"]\nsetup = ["true", "if true"]\n')
+    done = kit(*words)
+    assert done.returncode in {1, 2}
+    assert what in done.stderr
+    assert "hpc-kit: Usage" not in done.stderr
+    assert remedy in done.stderr
+    assert not done.stdout
+
+
+def test_check_names_the_line_of_setup(kit: Kit, project: Path) -> None:
+    setup = '["true", "export CUDA_VISIBLE_DEVICES=0"]'
+    (project / "jobs" / "gpus.toml").write_text(f'command = ["true"]\nsetup = {setup}\n')
+    assert "found: line 2 of `setup` in the job file" in kit("check", "gpus").stdout
+
+
 COMMANDS_OF_PAGES = [
     line
     for page in ("recipes.md", "faq.md")

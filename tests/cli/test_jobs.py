@@ -122,6 +122,23 @@ def test_a_name_means_only_jobs_of_this_project(slurm: FakeSlurm, call: Call) ->
     assert slurm.read("scancel.calls") == "12\n"
 
 
+def test_ended_jobs_of_another_project_are_not_offered(slurm: FakeSlurm, call: Call) -> None:
+    slurm.queue("13 COMPLETED")
+    with pytest.raises(UnknownJob, match=r"submitted elsewhere, and have ended") as failure:
+        call("cancel", "job")
+    assert "13" not in str(failure.value)
+
+
+def test_cancel_of_a_name_lists_no_ended_jobs(slurm: FakeSlurm, call: Call) -> None:
+    for _ in range(3):
+        submit("job", "fake")
+    slurm.queue("12 COMPLETED", "13 COMPLETED", "14 FAILED")
+    assert call("cancel", "job")[1] == "no job named job waits or runs; the last, 14, has ended: FAILED\n"
+    assert call("cancel", "job", "12")[1].splitlines()[1:] == ["      12  job  had ended already: COMPLETED"]
+    slurm.queue("12 COMPLETED", "13 RUNNING", "14 FAILED")
+    assert call("cancel", "job")[1] == "      13  job  cancelled: was RUNNING\n"
+
+
 def test_the_name_of_a_job_comes_before_a_folder_in_report(call: Call, failed: Run, project: Path) -> None:
     (project / "job").mkdir()
     assert call("report", "job", "--out", "page.html") == (0, "page.html\n")

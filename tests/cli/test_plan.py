@@ -15,10 +15,13 @@ LLAMA = ("plan", "--model", "llama3-8b", "--cluster", "jz", "--nodes", "4", "--g
 
 
 def test_the_tables_fit_80_columns(kit: Kit) -> None:
-    for words in (LLAMA, ("list",)):
+    small = ("plan", "--model", "gpt2", "--cluster", "example-gpu")
+    for words in (LLAMA, small, ("plan", "hybrid_3d_4node", "--explain"), ("list",), ("doctor",)):
         lines = kit(*words, COLUMNS="80").stdout.splitlines()
         assert lines
         assert [line for line in lines if len(line) > 80] == []
+    error = kit("plan", "--model", "llama3-405b", "--cluster", "example-gpu", "--nodes", "1", COLUMNS="80").stderr
+    assert max(map(len, error.splitlines())) <= 80
 
 
 def test_the_ranked_table(kit: Kit) -> None:

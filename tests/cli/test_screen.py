@@ -57,6 +57,21 @@ def test_only_colours_are_left_of_escape_sequences(text: str, clean: str) -> Non
     assert clean_text(text) == clean
 
 
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (f"{RED}one\ntwo\n", f"{RED}one{PLAIN}\ntwo\n"),
+        (f"{RED}one", f"{RED}one{PLAIN}"),
+        (f"{RED}one{PLAIN} two", f"{RED}one{PLAIN} two"),
+        (f"{RED}one\x1b[m two", f"{RED}one\x1b[m two"),
+        (f"{RED}one\x1b[1;0m two\x1b[3", f"{RED}one\x1b[1;0m two"),
+        (f"{RED}a\x1b[32mb\n", f"{RED}a\x1b[32mb{PLAIN}\n"),
+    ],
+)
+def test_a_colour_ends_with_its_line(text: str, clean: str) -> None:
+    assert clean_text(text) == clean
+
+
 def test_a_log_changes_no_title_and_erases_nothing(project: Path) -> None:
     run = project / "runs" / "job" / "12"
     run.mkdir(parents=True)

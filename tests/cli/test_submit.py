@@ -160,7 +160,7 @@ def test_ctrl_c_keeps_the_jobs_and_prints_how_to_cancel_each(project: Path) -> N
         process.stdout.close()
     assert [line.strip() for line in rest.splitlines() if "goes on" in line] == ["job 1 goes on", "job 2 goes on"]
     steps = [line for line in rest.splitlines() if line.startswith("cancel  ")]
-    assert [line.partition(" cancel ")[2] for line in steps] == ["1 --cluster local", "2 --cluster local"]
+    assert [line.partition(" cancel ")[2] for line in steps] == ["1 2 --cluster local"]
 
 
 @pytest.mark.parametrize(

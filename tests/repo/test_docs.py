@@ -45,7 +45,7 @@ def test_links_have_a_target(page: Path) -> None:
 def test_pages_named_in_messages_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sources = [path.read_text() for path in (ROOT / "hpc_kit").rglob("*.py") if "share" not in path.parts]
     named = {name for text in sources for name in re.findall(r"""\bpage(?:_of_docs)?\(["']([\w.-]+)["']\)""", text)}
-    assert {"templates.md", "rules.md", "planner.md", "embedded-slurm.md"} <= named
+    assert {"templates.md", "planner.md", "embedded-slurm.md"} <= named
     for folder, shown in ((ROOT, "docs/"), (tmp_path, f"{ROOT}/docs/")):
         monkeypatch.chdir(folder)
         assert {errors.page(name) for name in named} == {shown + name for name in named}

@@ -122,6 +122,21 @@ OWN_STORE = """
     dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, os.environ["RANK"] == "0")
 """
 
+NO_GPU = "the program asks for the backend nccl, and this node has no GPU"
+
+CAUGHT = """
+    import sys
+    from torch import distributed as dist
+
+    try:
+        dist.init_process_group("nccl")
+    except Exception:
+        if sys.argv[1:] == ["gloo"]:
+            dist.init_process_group("gloo")
+        elif sys.argv[1:] == ["alone"]:
+            dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+"""
+
 STOP_RANK_1 = "if world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
 
 STOPPING = """
@@ -579,6 +594,27 @@ def test_a_program_that_opens_a_store_at_the_port_of_rank_0_gets_the_line_that_w
     own_python = line.replace("python", shlex.quote(sys.executable), 1)
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", shell, option, own_python)
     assert launch.wait() == [0, 0]
+
+
+@pytest.mark.parametrize("fallback", ["none", "alone"])
+def test_a_program_without_a_process_group_ends_with_a_note(launch: Launch, fallback: str) -> None:
+    program = launch.program(CAUGHT)
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program, fallback)
+    assert launch.wait() == [0, 0]
+    note = (
+        "hpc-kit: note: rank 0 of 2 has created no process group with other ranks\n"
+        f"  found  the program caught SpecError from init_process_group: {NO_GPU}\n"
+        "  do     --set launch.backend=gloo, which makes `python -m hpc_kit.runtime` replace it; or run on GPUs\n"
+    )
+    assert [task.err for task in launch.tasks] == [note, ""]
+
+
+def test_a_program_that_falls_back_to_gloo_or_runs_alone_gets_no_note(launch: Launch) -> None:
+    program = launch.program(CAUGHT)
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program, "gloo")
+    launch.start(step_of(1).environs(), "-m", "hpc_kit.runtime", program)
+    assert launch.wait() == [0, 0, 0]
+    assert [task.err for task in launch.tasks] == ["", "", ""]
 
 
 @pytest.mark.slow

@@ -209,6 +209,9 @@ def test_a_missing_template_suggests_a_near_one(project: Path) -> None:
     [
         (b"#!/bin/bash\n{{ (nodes + name) | sh }}\n", "TypeError: .*, line 2\\)", "fix the template"),
         (b"\n\n{{ (nodes // 0) | sh }}\n", "ZeroDivisionError: .*, line 3\\)", "fix the template"),
+        (b"\n{{ ('a' * 3000000000) | comment }}\n", "OverflowError: `\\*` .*, line 2\\)", "read the template before"),
+        (b"\n{{ (9 ** (9 ** 9)) | comment }}\n", "OverflowError: `\\*\\*` .*, line 2\\)", "read the template before"),
+        (b"\n{{ name.ljust(3000000000) | comment }}\n", "OverflowError: .*, line 2\\)", "read the template before"),
         (b"{% extends 'mine.sbatch.j2' %}", "RecursionError: .*", "give the template another name"),
         (b"# caf\xe9\n", "UnicodeDecodeError: .*", "save the template as UTF-8"),
         (b"{% extends 'base.sbatch.j2' %}", "Required block 'launch' not found .*", "fill the block 'launch'"),

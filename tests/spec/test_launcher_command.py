@@ -10,7 +10,7 @@ import pytest
 from hpc_kit.errors import SpecError
 from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import load
-from hpc_kit.spec.cluster import Cluster, Environment
+from hpc_kit.spec.cluster import Cluster, Environment, Node
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.launcher_command import find_launcher
 from hpc_kit.spec.resolve import Resolved, resolve
@@ -116,6 +116,7 @@ def test_mpirun_and_srun_start_the_ranks_of_the_job() -> None:
             "-j 2x2 --set env.ACCELERATE_MIXED_PRECISION=bf16 -- python train.py",
         ),
         ("python -m accelerate.commands.launch train.py", "-j 2x2 -- python train.py"),
+        ("accelerate launch --cpu train.py", "-j 2x2 --set env.ACCELERATE_USE_CPU=1 -- python train.py"),
         ("deepspeed --num_gpus 2 train.py --deepspeed", "-j 2x2 -- python train.py --deepspeed"),
         ("horovodrun -np 4 python train.py", "-j 2x2 --set launch.launcher=mpirun -- python train.py"),
         ("mpirun --mca btl self python train.py", "-j 2x2 --set launch.launcher=mpirun -- python train.py"),
@@ -154,6 +155,14 @@ def test_other_launchers_are_refused_with_the_line_that_works(line: str, words: 
     with pytest.raises(SpecError, match="would not make one world of 4 ranks") as error:
         resolved(line, nodes=2, ntasks_per_node=2)
     assert str(error.value.remedy).endswith(f"hpc-kit submit {words}")
+
+
+@pytest.mark.parametrize("line", ["accelerate launch train.py", "bash -c 'accelerate launch train.py'"])
+def test_accelerate_connects_ranks_on_cpus_if_it_is_told_to(line: str) -> None:
+    cpus = Cluster(name="cpus", python="python", node=Node(gpus=0))
+    with pytest.raises(SpecError) as caught:
+        resolved(line, cpus, nodes=2, ntasks_per_node=2)
+    assert "hpc-kit submit -j 2x2 --set env.ACCELERATE_USE_CPU=1 -- python train.py" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.secrets import mask_arguments, mask_text
 
 MINIMAL = 'command = ["python", "train.py"]\n'
 
@@ -307,6 +308,8 @@ def test_a_file_that_only_extends_itself_is_refused(project: Path) -> None:
         ("PRIVATE_KEY", "abc"),
         ("BASIC_AUTH", "me:abc"),
         ("DOCKER_PASS", "first"),
+        ("ANYTHING", f"AIza{'a1b2c' * 7}"),
+        ("MODEL_KEY", "sk-abc123"),
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(project: Path, name: str, value: str) -> None:
@@ -370,6 +373,12 @@ def test_a_short_value_behind_an_unsure_name_gets_a_note(project: Path, value: s
         (["--auth-token", "abc"], "--auth-token"),
         (["--set", "env.DB_PASS=first"], "env.DB_PASS"),
         (["login", f"ghp_{'a1' * 17}"], "a token"),
+        (["--connection-string=AccountKey=abc"], "--connection-string"),
+        (["bash", "-c", "cd x; DB_PASSWORD=hunter2 python t.py"], "DB_PASSWORD"),
+        (["bash", "-c", "python t.py --api-key 'abc12'"], "--api-key"),
+        (["env", "API_KEY=abc", "python"], "API_KEY"),
+        (["curl", "-H", "Authorization: Bearer abcdef123"], "a header"),
+        (["--key=sk-abc123"], "--key"),
         (["login", f"eyJ{'a1' * 9}.eyJ{'b2' * 9}.{'c3' * 9}"], "a token"),
     ],
 )
@@ -408,11 +417,64 @@ def test_a_secret_argument_is_refused_and_not_repeated(project: Path, words: lis
         ["--vocab-special-token=x01"],
         ["--set", "env.EVAL_PASS=first"],
         ["--config", "sk-learn-random-forest-baseline-with-long-name"],
+        ["--author", "bob1"],
+        ["--tokens-per-step", "4096a"],
+        ["--tokenizer", "gpt2"],
+        ["--max-tokens", "4k1"],
+        ["--key-bindings", "vim2-a1b2c3d4e5f6a7b8"],
+        ["--auto", "x1"],
+        ["--auth", "munge"],
+        ["--dsn", "localhost:5432"],
+        ["--key", "loss1"],
+        ["--model-key", "hf_llama2_7b"],
+        ["--prompt", "don't stop: token = 1 and key = x"],
     ],
 )
 def test_an_argument_that_is_no_secret_is_accepted(project: Path, words: list[str]) -> None:
     write(project, MINIMAL)
-    assert resolved(project, command=["python", "train.py", *words]).job.command[-len(words) :] == tuple(words)
+    loaded = resolved(project, command=["python", "train.py", *words])
+    assert loaded.job.command[-len(words) :] == tuple(words)
+    assert not [note for note in loaded.notes if "secret" in note]
+    assert mask_arguments(words) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "masked"),
+    [
+        (["--connection-string=X"], "--connection-string", ["--connection-string=***"]),
+        (["--auth", "X"], "--auth", ["--auth", "***"]),
+        (["env", "TOKEN=X", "python"], "TOKEN", ["env", "TOKEN=***", "python"]),
+        (["bash", "-c", "TOKEN=X python X.py"], "TOKEN", ["bash", "-c", "TOKEN=*** python X.py"]),
+        (["sh", "-c", "a; TOKEN='q r' b"], "TOKEN", ["sh", "-c", "a; TOKEN='***' b"]),
+    ],
+)
+def test_an_argument_that_may_be_a_secret_gets_a_note_and_a_mask(
+    project: Path, words: list[str], name: str, masked: list[str]
+) -> None:
+    write(project, MINIMAL)
+    notes = resolved(project, command=["python", "train.py", *words]).notes
+    assert [note.partition(":")[0] for note in notes if "secret" in note] == [f"{name} may be a secret"]
+    assert mask_arguments(words) == masked
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("+key='sk-abc123'", "+key='***'"),
+        ("+    wandb_key = 'HASH'", "+    wandb_key = '***'"),
+        ("+API_KEY=hunter2abc", "+API_KEY=***"),
+        ("+commit = 'HASH'", "+commit = 'HASH'"),
+        ("+image_key='observation_images_top0_left_camera_v2'", "+image_key='observation_images_top0_left_camera_v2'"),
+        ("+hub_key='hf_llama2_7b'", "+hub_key='hf_llama2_7b'"),
+        (
+            "+BEGIN_KEY\n-----BEGIN RSA PRIVATE KEY-----\nab\n-----END",
+            "+BEGIN_KEY\n-----BEGIN RSA PRIVATE KEY-----***-----END",
+        ),
+    ],
+)
+def test_a_patch_is_masked(text: str, masked: str) -> None:
+    digest = "a1b2c3d4" * 5
+    assert mask_text(text.replace("HASH", digest)) == masked.replace("HASH", digest)
 
 
 def test_too_much_memory_names_the_file_of_the_cluster(project: Path) -> None:
@@ -532,3 +594,25 @@ def test_a_wrong_partition_or_extends_of_a_cluster_is_refused(project: Path, tex
 def test_an_error_names_the_set_value_as_it_was_meant(project: Path, text: str, found: str, remedy: str) -> None:
     message = error_of(project, MINIMAL, restart__exit_codes=text)
     assert message.endswith(f"found  exit_codes = {found}\n  do     write {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("partition", "notes"),
+    [
+        ("gpx", ["has no [partition.gpx]; the settings of the whole file apply; did you mean gpu?"]),
+        ("gpu,cpu", ["Slurm chooses one later; the settings of the whole file apply, not [partition.gpu]"]),
+        ("gpu", []),
+        ("cpu,long", []),
+    ],
+)
+def test_a_partition_without_a_table_and_a_list_of_partitions_get_a_note(
+    project: Path, partition: str, notes: list[str]
+) -> None:
+    tables = '[partition.gpu]\nsetup = ["module load cuda"]\n[partition.cpu]\n[partition.long]\nmax_time = "7-0"\n'
+    (project / "env" / "mine.toml").write_text(f'slurm = "system"\n{tables}')
+    write(project, MINIMAL)
+    found = [
+        note for note in resolved(project, cluster="mine", resources__partition=partition).notes if "partition" in note
+    ]
+    assert len(found) == len(notes)
+    assert all(note.endswith(end) for note, end in zip(found, notes, strict=True))

@@ -108,6 +108,7 @@ def test_the_upper_layer_has_priority_and_names_its_origin(path: Path) -> None:
     assert document.data == {"resources": {"nodes": 3, "ntasks": 4}}
     assert document.origin_of("resources.nodes") == "--set resources.nodes"
     assert document.origin_of("resources.ntasks") == "job.toml, line 3"
+    assert document.origin_of("resources.cpus_per_task") == "job.toml, line 1"  # not the option that sets another key
     assert drop_keys(document, "nodes", table="resources").data == {"resources": {"ntasks": 4}}
 
 

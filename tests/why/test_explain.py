@@ -39,6 +39,15 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
+def test_all_nodes_that_cannot_start_tasks_and_all_their_victims_are_named(tmp_path: Path) -> None:
+    launch = "srun: error: Task launch for StepId=8.0 failed on node {}: Invalid job credential\n"
+    killed = "srun: error: n1: tasks 0-1: Killed\nsrun: error: n2: tasks 2-3: Killed\n"
+    verdict = why(tmp_path, slurm__8_log=launch.format("n4") + launch.format("n3") + killed)
+    assert verdict.cause == "Slurm could not start the tasks on n[3-4]: Invalid job credential"
+    assert "--exclude=n[3-4]" in verdict.fix
+    assert verdict.also == ["ranks 0-3 failed because of it"]
+
+
 def test_ranks_that_fail_with_one_error_are_all_named(tmp_path: Path) -> None:
     for rank in range(8):
         error = f"ValueError: shard {rank} is empty" if rank % 2 else LOST

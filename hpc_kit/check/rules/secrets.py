@@ -12,7 +12,7 @@ from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
-from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
+from hpc_kit.spec.secrets import SHAPES, find_secrets, is_secret, is_secret_name
 
 _TALKS = frozenset({"echo", "printf"})
 
@@ -174,12 +174,11 @@ def _secrets_of_lines(script: BatchScript) -> Iterator[Problem]:
 
 def _secrets_of_command(command: TracedCommand) -> Iterator[Problem]:
     """Find secrets among the arguments of a command: options, URLs, `curl -u NAME:PASSWORD`, headers with a token."""
-    for name, index in secret_words(command.texts):
-        value = command.texts[index].rpartition("=")[2]
+    for name, index, value, certain in find_secrets(command.texts):
         # Variables and tokens of a known form follow below.
-        if not (name.startswith("-") or name == "a URL") or SHAPES.search(value) or "export" in name:
-            continue
-        yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
+        is_other = not (name.startswith("-") or name == "a URL") or SHAPES.search(value) or "export" in name
+        if certain and not is_other:
+            yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
     for word in command.words[1:] if command.name in {"mysql", "mysqldump", "sshpass"} else ():
         password = re.fullmatch(r"-p([^\s$]{4,})", word.text)
         if password is not None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import tomllib
 from collections import Counter
 from functools import cache, lru_cache
 from importlib.resources import files
-from re import _parser as parser  # type: ignore[attr-defined]  # the parser of `re` itself: no second one
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import ModuleType
 
 Kind = Literal["cause", "soft", "symptom", "consequence", "end"]
 Confidence = Literal["certain", "likely"]
@@ -146,7 +147,10 @@ def _pattern_index() -> dict[str, list[tuple[str, _Pattern]]]:
     """Return the patterns by a rare piece of each of their literals; those without a literal under ''."""
     texts = [(text, rule, text in rule.hints) for rule in all_rules() for text in (*rule.patterns, *rule.hints)]
     patterns = [_Pattern(text, rule, order, is_hint) for order, (text, rule, is_hint) in enumerate(texts)]
-    literals = [(literal, pattern) for pattern in patterns for literal in required_literals(pattern.text) or ("",)]
+    table = json.loads(_LITERALS.read_text(encoding="utf-8"))
+    # Only a rule that was just written is not in the table.
+    known = {text: table[text] if text in table else required_literals(text) for text, _, _ in texts}
+    literals = [(literal, pattern) for pattern in patterns for literal in known[pattern.text] or ("",)]
     uses = Counter(gram for literal, _ in literals for gram in _grams(literal))
     index: dict[str, list[tuple[str, _Pattern]]] = {"": []}
     for literal, pattern in literals:
@@ -160,6 +164,16 @@ def _grams(text: str) -> list[str]:
     return [text[start : start + _GRAM] for start in range(len(text) - _GRAM + 1)]
 
 
+_LITERALS = files("hpc_kit.runs.why") / "pattern_literals.json"
+
+
+def literal_table() -> str:
+    """Return the content of `pattern_literals.json`: to parse all patterns takes longer than most logs."""
+    texts = sorted({text for rule in all_rules() for text in (*rule.patterns, *rule.hints)})
+    rows = (f"{json.dumps(text)}: {json.dumps(required_literals(text))}" for text in texts)
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
 @cache
 def _compiled(text: str) -> re.Pattern[str]:
     return re.compile(text)
@@ -167,10 +181,12 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 def required_literals(pattern: str) -> tuple[str, ...]:
     """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts."""
-    return _literals_of(parser.parse(pattern))
+    from re import _parser as parser  # type: ignore[attr-defined]  # the parser of `re` itself: no second one
+
+    return _literals_of(parser.parse(pattern), parser)
 
 
-def _literals_of(items: Iterable[tuple[object, Any]]) -> tuple[str, ...]:
+def _literals_of(items: Iterable[tuple[object, Any]], parser: ModuleType) -> tuple[str, ...]:
     """Return the literals of the part of a parsed pattern whose shortest literal is the longest."""
     parts: list[tuple[str, ...]] = []
     run = ""
@@ -181,11 +197,11 @@ def _literals_of(items: Iterable[tuple[object, Any]]) -> tuple[str, ...]:
         parts.append((run,))
         run = ""
         if kind is parser.SUBPATTERN:
-            parts.append(_literals_of(value[-1]))
+            parts.append(_literals_of(value[-1], parser))
         elif kind in {parser.MAX_REPEAT, parser.MIN_REPEAT} and value[0] > 0:
-            parts.append(_literals_of(value[2]))
+            parts.append(_literals_of(value[2], parser))
         elif kind is parser.BRANCH:
-            branches = [_literals_of(branch) for branch in value[1]]
+            branches = [_literals_of(branch, parser) for branch in value[1]]
             parts.append(tuple(dict.fromkeys(itertools.chain(*branches))) if all(branches) else ())
     usable = [part for part in [*parts, (run,)] if part and all(part)]
     return max(usable, key=lambda part: min(map(len, part)), default=())

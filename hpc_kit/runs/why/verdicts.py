@@ -268,6 +268,9 @@ def _values_of(attempt: Attempt, event: Event, rank: int | None) -> dict[str, st
         values |= {"name": stated} if (stated := script_options(scripts[0]).get(option)) else {}
     if event.rule.class_ == "log-folder" and (log := next((row.log for row in attempt.rows if row.log), "")):
         values.setdefault("path", log)
+    if event.rule.name == "launch-failure":
+        same = [each.groups["host"] for each in attempt.events if each.rule is event.rule and "host" in each.groups]
+        values |= {"host": fold(sorted(set(same)))} if same else {}
     if event.rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
     return values
@@ -397,8 +400,13 @@ def _own_traceback(attempt: Attempt, events: list[Event]) -> str | None:
 
 def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     consequences = attempt.of_kind("consequence")
-    victims = {each.rank for each in consequences if each.rule.weight > 5 and each.rank is not None}
-    victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
+    named = [each for each in consequences if each.rule.weight > 5]
+    victims = {each.rank for each in named if each.rank is not None}
+    # A line of srun is about several tasks: `n2: tasks 2-3: Killed`.
+    lines = {(each.line.file, each.line.number) for each in named}
+    victims |= {
+        each for end in attempt.ends if end.is_victim or (end.line.file, end.line.number) in lines for each in end.ranks
+    }
     # A rank with the same kind of failure is no victim of it.
     victims -= {rank, *(each.rank for each in _reports_of(attempt, event)), *_ranks_alike(attempt, event)}
     if not victims or event.rule.kind == "consequence":

@@ -1,7 +1,7 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
 A group that a program creates without a time-out gets that of the job. A further default group gets keys of its own in
-rank 0's store.
+rank 0's store. The error of a program that creates no default group with other ranks is recorded.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.torch_import import after_torch_import
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
@@ -50,6 +50,8 @@ class _Session:
     meeting: Callable[[], Meeting | None] = lambda: None
     started_by_mpi: bool = False
     is_installed: bool = False
+    has_joined_group: bool = False
+    group_error: tuple[str, str] | None = None
     torch_finder: ExitStack = field(default_factory=ExitStack)
 
 
@@ -75,6 +77,7 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     _replace("init_process_group", _separate_keys)
     for name in ("init_process_group", "new_group"):
         _replace(name, _translate_argument)
+    _replace("init_process_group", _record_result)
     if dist.is_mpi_available():
         return
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
@@ -119,6 +122,11 @@ def _install_in_spawned_processes() -> None:
         return own(name) if torch.cuda.is_available() else {**own(name), "hpc_kit": _Installation()}
 
     spawn.get_preparation_data = get_preparation_data
+
+
+def group_error() -> tuple[str, str] | None:
+    """Return the error of the last `init_process_group` and its remedy, if there never was a group with others."""
+    return None if _session.has_joined_group else _session.group_error
 
 
 def is_registered() -> bool:
@@ -197,6 +205,25 @@ def _separate_keys(function: Callable[..., None]) -> Callable[..., None]:
         function(*call.args, **call.kwargs)
 
     return separated
+
+
+def _record_result(function: Callable[..., None]) -> Callable[..., None]:
+    """Return `init_process_group` that records its result: a program may catch the error and train alone."""
+    from torch import distributed as dist
+
+    def recorded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            remedy = error.remedy if isinstance(error, HpcKitError) else None
+            what = f"{type(error).__name__} from init_process_group: {reason}"
+            _session.group_error = what, remedy or "do not catch this error"
+            raise
+        # A program may fall back to a group of one rank.
+        _session.has_joined_group |= dist.get_world_size() > 1
+
+    return recorded
 
 
 def _without_gpu(backend: str, rank: int) -> str | None:

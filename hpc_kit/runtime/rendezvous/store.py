@@ -182,10 +182,15 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
     if resolver.leads_back(host):
         raise resolver.loopback_error(host)
     owner = "the agent with the store" if world.launcher == "torchrun" else "rank 0"
+    elsewhere = ""
+    # The nodes of the embedded Slurm have loopback addresses, too.
+    if world.nnodes != 1 and all(map(network.is_loopback, addresses)) and not network.is_loopback(resolver.node):
+        problems += filter(None, [network.hosts_line(host)])
+        elsewhere = f"if {owner} is not on {resolver.node}: MASTER_ADDR=ADDRESS, its address for other nodes;\n"
     raise RendezvousError(
         f"rank {world.rank} did not find {owner} on {host} (MASTER_ADDR) within {resolver.timeout:g} s",
         found="\n".join(problems),
-        remedy=f"the log of {owner} shows why it did not open its store;\n{WAIT_LONGER}",
+        remedy=f"{elsewhere}the log of {owner} shows why it did not open its store;\n{WAIT_LONGER}",
         missing=(0,) if refused and world.launcher != "torchrun" else (),
         host=host,
         waited=resolver.timeout,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from pocketslurm.commands.pocketslurm import install, queue_directory
+from pocketslurm.errors import StateError
 from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import Settings
 from tests.conftest import ROOT
@@ -116,6 +118,27 @@ def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, name
         assert f"chmod go-w {path}" in done.stderr
     path.chmod(path.stat().st_mode & ~0o020)
     assert call("squeue", environ={"HPC_KIT_SLURM_STATE": str(state)}).returncode == 0
+
+
+def test_a_state_directory_that_others_may_rename_is_refused(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    state = shared / "lab" / "queue"
+    StateDirectory.open(install(Settings(cpus=3), state, os.environ)).close()
+    for mode, status in ((0o777, 1), (0o1777, 0), (0o775, 0), (0o757, 1), (0o755, 0)):
+        shared.chmod(mode)
+        for words in (["path", "--state", str(state)], ["squeue"]):
+            done = call(*words, environ={"HPC_KIT_SLURM_STATE": str(state)})
+            assert (done.returncode, f"chmod o-w {shared}\n" in done.stderr) == (status, status == 1), done.stderr
+
+
+def test_a_full_disk_asks_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(StateError) as caught:
+        install(None, tmp_path / "queue", os.environ)
+    assert str(caught.value.remedy).startswith("free some space there, or set HPC_KIT_SLURM_STATE")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")

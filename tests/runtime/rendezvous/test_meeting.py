@@ -573,6 +573,16 @@ def test_a_launcher_without_a_store_is_reported_within_the_timeout() -> None:
     )
 
 
+@pytest.mark.parametrize(("local", "is_shown"), [({"LOCAL_RANK": "0"}, True), ({"LOCAL_WORLD_SIZE": "2"}, False)])
+def test_a_loopback_address_is_shown_as_that_of_this_node(local: dict[str, str], *, is_shown: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    at = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.1.1", "MASTER_PORT": str(port)}
+    (outcome,) = meet_all([at | local], timeout=0.3)
+    remedy = f"if rank 0 is not on {socket.gethostname()}: MASTER_ADDR=ADDRESS, its address for other nodes;"
+    assert (remedy in error_text(outcome)) == is_shown
+
+
 def test_rank_0_ends_after_all_other_ranks_or_if_the_store_is_unused(job: str) -> None:
     first, second = all_meetings(meet_all(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
     first.leave()  # without a wait, because no rank has used the store
