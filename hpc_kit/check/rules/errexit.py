@@ -28,7 +28,8 @@ def harmless_status(script: BatchScript) -> Iterator[Problem]:
     Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
     Documented: bash(1), Compound Commands, let, read and set -e; expr(1) and grep(1), Exit Status.
     """
-    if not any("errexit" in each.options for each in (*script.commands, *script.expressions)):
+    watched = any(step.errexit for step in script.commands)
+    if not watched and not any("errexit" in each.options for each in script.expressions):
         return
     yield from _nothing_found(script)
     yield from _zero(script)
