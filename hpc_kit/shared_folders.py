@@ -66,6 +66,6 @@ def belongs_to_user(path: Path) -> bool:
 def own_folder(folder: Path) -> Path:
     """Return the folder, or, if it is another user's, one beside it whose name ends with this user's id."""
     with suppress(OSError):
-        if not belongs_to_user(folder):
+        if folder.lstat().st_uid != os.getuid():
             return folder.with_name(f"{folder.name}-{os.getuid()}")
     return folder

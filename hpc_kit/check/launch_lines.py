@@ -228,7 +228,7 @@ def _remote(words: Words) -> Split:
     return LaunchStage("ssh", tuple(words), code=code), []
 
 
-_SHELL_FILE = re.compile(r"/\.shell/\w+/(?:task|worker|ray_node)\.sh\Z")
+_SHELL_FILE = re.compile(r"/\.shell(?:-\d+)?/\w+/(?:task|worker|ray_node)\.sh\Z")
 """Files of templates/shell, as rendered scripts call them, that run the program behind their own words."""
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hpc_kit.errors import RecordError, explain_file_errors
 from hpc_kit.run_files import write_whole
 from hpc_kit.script.context import working_folder
-from hpc_kit.shared_folders import belongs_to_user, make_folder, own_folder
+from hpc_kit.shared_folders import belongs_to_user, keep_entries, make_folder, own_folder
 from hpc_kit.spec import search_path
 from hpc_kit.spec.resolve import Resolved
 
@@ -52,18 +52,18 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
     texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
     digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()
     # The name starts with a letter, because folders below `runs` that are named by a number are jobs.
-    parent = f"{resolved.cluster.runs}/{FOLDER}"
-    folder = own_folder(working_folder(resolved, root) / parent / f"h{digest[:8]}")
-    return ShellFiles(texts, f"{parent}/{folder.name}")
+    own = own_folder(working_folder(resolved, root) / resolved.cluster.runs / FOLDER)
+    return ShellFiles(texts, f"{resolved.cluster.runs}/{own.name}/h{digest[:8]}")
 
 
 def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     """Write the shell files that a script calls, unless they exist; a standalone script calls none."""
     files = read_shell_files(resolved, root)
     # The beginning of the path may be quoted in the script; its end never is.
-    if f"{FOLDER}/{PurePath(files.folder).name}" not in text:
+    if "/".join(PurePath(files.folder).parts[-2:]) not in text:
         return
-    folder = working_folder(resolved, root) / files.folder
+    project = working_folder(resolved, root)
+    folder = project / files.folder
     what = f"cannot write the shell files of the script to {folder}"
     remedy = "choose another folder: --set cluster.runs=/path; or use --standalone, which needs no files"
     try:
@@ -71,6 +71,9 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     except RecordError as error:
         raise RecordError(what, found=error.found, remedy=remedy) from error
     with explain_file_errors(RecordError, what, remedy):
+        for parent in (folder.parent, folder.parent.parent):
+            if parent != project:
+                keep_entries(parent)
         if not belongs_to_user(folder):
             raise RecordError(what, found="it belongs to another user, who could change your jobs", remedy=remedy)
         # Other members of the project may submit the script. The files contain no values of a job.

@@ -78,7 +78,8 @@ ENDLESS_MINUTES = 10 * 365 * 24 * 60
 MAP_TABLE_SUFFIX = "_table.jsonl"
 
 SUBMITIT_MAIN = (
-    "import os, sys; folders = [folder or os.getcwd() for folder in sys.path]; sys.path = [*filter(None, sys.path)]; "
+    "import os, sys; here = os.getcwd(); folders = [folder or here for folder in sys.path]; "
+    "sys.path = [folder for folder in folders if folder != here]; "
     "from submitit.core.submission import submitit_main; sys.path = folders; submitit_main()"
 )
 """`python -m submitit.core._submit`, but a file of the current folder such as types.py replaces no module of Python.

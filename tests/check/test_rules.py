@@ -3909,6 +3909,9 @@ GOOD += [
     ("KIT134", HEAD + "C='$(date +%s)'\neval \"echo $C\"\npython t.py\n"),
     ("KIT428", HEAD + "python t.py --ckpt-dir $SLURM_TMPDIR/o\nls $SLURM_TMPDIR/o\ncp -r $SLURM_TMPDIR/o .\n"),
     ("KIT103", HEAD + "#SBATCH -n1\n# SBATCH --nodelist=n3\npython t.py\n"),
+    ("KIT402", HEAD + "for t in 1 2; do srun python t.py & sleep 5; kill -0 $! && break; done\nwait $!\n"),
+    ("KIT402", HEAD + "for t in 1 2; do if [ $t = 2 ]; then srun python t.py & fi; done\nwait $!\n"),
+    ("KIT253", HEAD + "#SBATCH -a 0-3\ncd r/$SLURM_ARRAY_TASK_ID\nrm -rf s/out\npython t.py --log s/out/a\n"),
 ]
 
 

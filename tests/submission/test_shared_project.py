@@ -44,12 +44,14 @@ def test_others_can_add_runs_but_not_replace_them(slurm: FakeSlurm, project: Pat
     assert [folder.stat().st_mode & 0o7777 for folder in folders] == [0o1775, 0o1775, 0o1775, 0o755, 0o700]
 
 
-def test_a_folder_that_a_script_has_created_is_protected_by_the_next_submission(
+def test_folders_that_something_else_has_created_are_protected_by_the_next_submission(
     slurm: FakeSlurm, project: Path
 ) -> None:
-    (project / "runs/job/7").mkdir(parents=True)
+    for name in ("job/7", ".shell/h0"):
+        (project / "runs" / name).mkdir(parents=True)
     submit("job", "fake")
-    assert (project / "runs/job").stat().st_mode & 0o7777 == 0o1775
+    modes = [(project / "runs" / name).stat().st_mode & 0o7777 for name in (".", "job", ".shell")]
+    assert modes == [0o1775] * 3
 
 
 def test_the_folders_of_a_script_for_sbatch_are_protected_when_it_is_rendered(slurm: FakeSlurm, project: Path) -> None:
@@ -61,12 +63,12 @@ def test_the_folders_of_a_script_for_sbatch_are_protected_when_it_is_rendered(sl
 def test_no_job_runs_the_shell_files_of_another_user(slurm: FakeSlurm, project: Path) -> None:
     first = render("job", "fake", root=project)
     (theirs,) = (project / "runs/.shell").iterdir()
-    give_away(theirs)
+    give_away(theirs.parent)
     (theirs / "task.sh").write_text("exit 1\n")
     submit("job", "fake")
-    own = theirs.with_name(f"{theirs.name}-0")
+    own = project / "runs/.shell-0" / theirs.name
     assert f"/.shell/{theirs.name}\n" in first
-    assert f"/.shell/{own.name}\n" in slurm.read("12.script")
+    assert f"/.shell-0/{own.name}\n" in slurm.read("12.script")
     assert {path.stat().st_uid for path in (own, *own.iterdir())} == {0}
     assert (theirs / "task.sh").read_text() == "exit 1\n"
     give_away(own)

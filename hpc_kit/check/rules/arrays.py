@@ -391,6 +391,8 @@ def _removed_for_all(script: BatchScript, directive: DirectiveOption) -> Iterato
         if not step.removes_folders or step.is_conditional or any(_INDEX in word.text for word in step.words):
             continue
         later = [launch for launch in script.training if script.is_before(step, launch.command)]
+        if any(_moves_to_own_folder(script, launch) for launch in later):
+            continue
         texts = [text for launch in later for text in launch.program.texts]
         for word in step.words[1:]:
             folder = word.text.rstrip("/")

@@ -435,6 +435,10 @@ def _last_of_loop(script: BatchScript) -> Iterator[Problem]:
     loop = started.around(*LOOPS) if started is not None else None
     if wait.syntax.words[1].unquoted not in {"$!", "${!}"} or started is None or loop is None or wait.is_inside(loop):
         return
+    # A round that starts nothing, or that ends the loop, may leave one process.
+    ends = any(step.name in {"break", "exit", "return"} and step.is_inside(loop) for step in script.batch_commands)
+    if ends or started.is_conditional:
+        return
     background = next(place for place in started.position.outward() if place.statement.background)
     if any(place.compound is loop for place in background.outward()):
         what = "this waits for the last process of the loop alone: the remaining ones may still run"

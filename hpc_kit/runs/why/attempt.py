@@ -13,6 +13,7 @@ from hpc_kit.runs.why.evidence import (
     KERNEL,
     LINE,
     LINES_OF_END,
+    LONE_TASKS,
     NOT_WRITTEN,
     SYSTEM,
     VICTIMS,
@@ -111,6 +112,7 @@ class Attempt:
         # One rank 0 is normal. Several mean that each process is an MPI world of its own.
         if len(single := self.named("mpi-many-rank-0")) == 1:
             self.events.remove(single[0])
+        self._count_lone_tasks()
         self.events += self._state_events()
         self._find_outside_signals()
         self._find_survived()
@@ -265,18 +267,28 @@ class Attempt:
                 event.rank, host = next(iter(places))
                 event.host = event.host or host
 
+    def _count_lone_tasks(self) -> None:
+        """Keep one event about tasks that each ran alone, if most tasks of a step did. A step of one task may do so."""
+        lone = self.named(LONE_TASKS)
+        tasks = {event.groups["task"]: event for event in reversed(lone) if event.groups["task"]}
+        is_step = len(tasks) > 1 and self.evidence.world <= 1 and len(tasks) * 2 > len(self.evidence.ranks)
+        kept = list(tasks.values())[-1:] if is_step else []
+        for event in kept:
+            event.rank, event.groups["detail"] = None, f"{len(tasks)} tasks of a step"
+        self.events = [event for event in self.events if event in kept or event.rule.name != LONE_TASKS]
+
     def _has_failed(self) -> bool:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
         if not self.completed:
             return any(end.code or end.signal for end in self.ends) or any(row.state.failed for row in self.rows)
+        steps = [row for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))]
+        # If the script started its program again, its last step decides.
+        running = self.evidence.running
+        steps = steps[-1:] if any(running.values()) else steps
+        ended = any(end.has_failed and end.attempt >= running.get(end.line.file, 0) for end in self.ends)
         # The script itself ends helpers with SIGTERM, such as a monitor of the GPUs.
-        steps = any(
-            row.state.failed and row.state is not JobState.CANCELLED and row.exit_code != 143
-            for row in self.rows
-            if row.is_step and not row.job_id.endswith((".batch", ".extern"))
-        )
-        ended = any(end.has_failed for end in self.ends)
-        return (ended or steps) and not any(map(self.reports_success, self.success))
+        failed = any(row.state.failed and row.state is not JobState.CANCELLED and row.exit_code != 143 for row in steps)
+        return (ended or failed) and not any(map(self.reports_success, self.success))
 
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runs.why.attempt import DEADLY, STATE_ORDER, explains, had_progress_between
 from hpc_kit.runs.why.evidence import ANALYSIS_ORDER, EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
 from hpc_kit.runs.why.hangs import find_standstill
+from hpc_kit.runs.why.later_commands import is_of_later_command
 from hpc_kit.runs.why.rules import DIRECT
 
 if TYPE_CHECKING:
@@ -137,18 +138,6 @@ def _contradicts_state(attempt: Attempt, event: Event) -> bool:
     """Return whether Slurm ended the job, although a generic error came before: the program may have survived it."""
     return event.rule.weight < DIRECT and any(
         each.rule.kind == "end" and each is not event and not explains(event, each) for each in attempt.events
-    )
-
-
-def is_of_later_command(attempt: Attempt, event: Event) -> bool:
-    """Return whether a script went on after its tasks had failed: a later command may only miss their output."""
-    return (
-        event.strength == EXCEPTION
-        and event.line.rank is None
-        and any(
-            end.reporter == "srun" and end.line.file == event.line.file and end.line.number < event.line.number
-            for end in attempt.failed_ends()
-        )
     )
 
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
-from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
-from hpc_kit.runs.why.evidence import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
+from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
+from hpc_kit.runs.why.evidence import EXCEPTION, LINE, LONE_TASKS, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
 from hpc_kit.runs.why.hangs import find_stuck_workers
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
+from hpc_kit.runs.why.later_commands import are_of_two_programs, follows_failure, misses_input
 from hpc_kit.runs.why.rules import DIRECT, fill_template
 from hpc_kit.runs.why.script_faults import add_script_fault
 from hpc_kit.runs.why.verdicts import (
@@ -148,8 +149,9 @@ def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
 
 def _fatal(attempt: Attempt) -> list[Event]:
     """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
-    fatal = [event for event in _causes(attempt) if _is_fatal(attempt, event)]
-    fatal = [event for event in fatal if not _misses_output(attempt, event)]
+    causes = _causes(attempt)
+    fatal = [event for event in causes if _is_fatal(attempt, event)]
+    fatal = [event for event in fatal if not follows_failure(attempt, event, causes)]
     # A rank that reached no other rank is a victim if another one has an error of its own.
     own = {_process_of(event) for event in fatal if event.rule.class_ not in _UNREACHED}
     fatal = [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {_process_of(event)}]
@@ -194,26 +196,6 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if traceback is not None and traceback.is_logged and (attempt.completed or attempt.success):
         return False
     return not attempt.succeeded_after(event)
-
-
-def _misses_output(attempt: Attempt, event: Event) -> bool:
-    """Return whether a later command did not find a file, and tasks had failed before with a cause of their own."""
-    return (
-        event.rule.class_ == "missing-file"
-        and is_of_later_command(attempt, event)
-        and any(
-            each.rule.weight >= DIRECT
-            and each.strength > WARNING
-            and not each.is_handled
-            and any(
-                end.reporter == "srun"
-                and each.line.file == end.line.file == event.line.file
-                and each.line.number < end.line.number < event.line.number
-                for end in attempt.failed_ends()
-            )
-            for each in _causes(attempt)
-        )
-    )
 
 
 def _hidden_failures(attempt: Attempt) -> list[Event]:
@@ -285,7 +267,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
         ):
             if found := attempt.first(events):
                 return found
-    return attempt.first(attempt.of_class("no-training"))
+    return attempt.first([event for event in attempt.of_class(*_NO_SUCCESS) if event.rule.kind == "symptom"])
 
 
 def _has_unfinished_victims(attempt: Attempt) -> bool:
@@ -367,7 +349,7 @@ def _symptoms(attempt: Attempt) -> list[Event]:
         for event in attempt.of_kind("symptom")
         if event.rule.class_ != "error-message"
         and not event.is_survived
-        and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
+        and (event.rule.scope != "job" or event.rule.name == LONE_TASKS or event.lines_after <= LAST_LINES)
     ]
 
 
@@ -472,6 +454,8 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
         has_later = attempt.evidence.has_later_step
         behind += [event for event in of_steps if has_later and event.strength > WARNING and explains(event, chain[-1])]
         behind += [event for event in of_steps if _left_file_damaged(event, chain[-1])]
+        if has_later and not behind and misses_input(chain[-1]):
+            behind += [event for event in of_steps if not event.is_handled and are_of_two_programs(event, chain[-1])]
         if not behind:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
@@ -571,13 +555,16 @@ def _ends_rank(event: Event, culprit: Event) -> bool:
     return event.traceback is not None or (is_direct and not had_progress_between(event, culprit))
 
 
+_NO_SUCCESS = ("no-training", "checkpoint-mismatch", "world-size")
+"""Classes of symptoms that make the results of a job without an error worthless."""
+
 _NAN_LINES_PER_PROGRESS = 50
 """Lines with NaN before one line of progress at the end: after so many, it is no finite loss."""
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     if (found := attempt.first(_symptoms(attempt))) and (
-        found.rule.class_ in {"no-training", "checkpoint-mismatch"} or _is_last(attempt, found) or _stays_nan(attempt)
+        found.rule.class_ in _NO_SUCCESS or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]

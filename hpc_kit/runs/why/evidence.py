@@ -43,6 +43,9 @@ LINES_OF_END = 20
 ANALYSIS_ORDER = 1 << 30
 """Order of events that come from a comparison of the ranks."""
 
+LONE_TASKS = "lone-tasks"
+"""The rule about tasks of a step each of which calls itself rank 0 of 1."""
+
 VICTIMS = ("collective-timeout", "connection-lost")
 """Classes of failures of ranks that waited for another one, or lost it."""
 

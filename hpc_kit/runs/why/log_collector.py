@@ -14,6 +14,7 @@ from hpc_kit.runs.why.evidence import (
     KERNEL,
     LINE,
     LINES_OF_END,
+    LONE_TASKS,
     NOT_WRITTEN,
     SYSTEM,
     SYSTEM_MESSAGE,
@@ -95,7 +96,9 @@ _UNFINISHED = re.compile(
 
 _TAKEN_BACK: dict[re.Pattern[str], Callable[[Event], bool]] = {
     re.compile(r"^srun: (?:Job )?[Ss]tep created"): lambda event: event.rule.class_ == "step-waits",
-    re.compile(r"<All keys matched successfully>"): lambda event: event.rule.name == "checkpoint-ignored",
+    re.compile(r"<All keys matched successfully>"): lambda event: (
+        event.rule.class_ == "checkpoint-mismatch" and event.rule.kind == "symptom"
+    ),
     # The program has written a file. An error of writing before it did not lose the output.
     re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b"): lambda event: (
         event.strength == LINE and event.rule.class_ in NOT_WRITTEN
@@ -132,6 +135,12 @@ _NEW_ATTEMPT = re.compile(
     re.IGNORECASE,
 )
 """Slurm, torchrun or the program announces that the job, or its ranks, start again."""
+
+_NEXT_TRY = re.compile(
+    r"(?i)^(?!.*(?:fail|error|connect|download|in \d+ ?s))(?:\S{1,40} ){0,3}\W?"
+    r"(?:attempt|try|retry)(?: number)?[ :=#]+(?P<count>\d+)\b"
+)
+"""A script starts its program again. It is one only after a failure: programs count the tries of downloads, too."""
 
 _RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(?P<count>\d+)\b")
 """A script names the number of its restarts."""
@@ -589,14 +598,17 @@ class _FileCollector:
             self._start_attempt()
             self.is_refused = False
         self.is_refused |= bool(_REFUSED.match(body))
-        if found := _NEW_ATTEMPT.search(body):
+        has_failed = bool(self.own) and self.own[-1].strength >= SYSTEM and self.own[-1].attempt == self.attempt
+        next_try = _NEXT_TRY.search(body)
+        is_again = has_failed and next_try is not None and int(next_try["count"]) > 1
+        if found := _NEW_ATTEMPT.search(body) or (next_try if is_again else None):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
         # A count of 0 is that of the first attempt.
         restart = _RESTART.search(body)
         if restart and int(restart["count"]):
             self.pending_attempt = "any"
-        return restart is not None
+        return restart is not None or next_try is not None
 
     def _exception_of_hydra(self, body: str) -> str | None:
         """Return the exception that Hydra prints without a traceback, in the form of a traceback."""
@@ -621,6 +633,10 @@ class _FileCollector:
             self.reader.freeze()
         match = specify_exit_code(match)
         groups = match.groups
+        if match.rule.name == LONE_TASKS:
+            # Each task calls itself rank 0: the launcher's label, or the name of the file, tells them apart.
+            label = self._label(line)
+            groups["task"] = label["rank"] if label else "" if self.log.rank is None else str(self.log.rank)
         if match.rule.kind == "end" or match.rule.name == "exit-code":
             groups["before"] = self.reader.line_before()
         # A line of one process may be about another one, such as a message of srun.

@@ -49,7 +49,7 @@ _TRIGGERS = (
     b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
     b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
-    b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
+    b"transfer", b"horovod", b" pml ", b"daemon", b".lock", b" updates", b"kept ",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_TEXT = bytes({*range(1, 32), 127} - {*b"\b\t\n\r\x1b"})
@@ -78,8 +78,8 @@ SOFTENED = re.compile(
 SUCCESS = re.compile(
     r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
     r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
-    r"|error code [1-9]|\b(?:with|code|status)[ :=]+[1-9]\d{0,2}\W*$))"
-    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|\b(?:code|status|rc)[ :=]+-?[1-9]\d{0,2}\b|\bwith[ :=]+[1-9]\d{0,2}\W*$))"
+    r"|\b(?:finished|done) training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
     r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?final (?:model"
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"

@@ -65,7 +65,7 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     if verdict.class_ == UNKNOWN:
         verdict = _explain_silence(run, verdict)
     if verdict.class_ == "launch-failure" and verdict.host:
-        verdict = _name_broken_nodes(run, evidence, verdict, verdict.host)
+        verdict = _exclude_broken_nodes(run, evidence, verdict)
     if verdict.class_ == "log-folder" and "/" not in verdict.cause:
         verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
     return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
@@ -180,8 +180,8 @@ def is_disk_full(path: Path) -> bool:
     return disk.f_bavail == 0
 
 
-def _name_broken_nodes(run: Run, evidence: Evidence, verdict: Verdict, host: str) -> Verdict:
-    """Return the verdict with all nodes that could not launch tasks, and the command to submit without them."""
+def _exclude_broken_nodes(run: Run, evidence: Evidence, verdict: Verdict) -> Verdict:
+    """Return the verdict with the command that submits the job again without the nodes that could not launch tasks."""
     words = run.record.command_line if run.record else []
     excluded = (run.record.resolved.job.resources.exclude if run.record else None) or ""
     earlier = expand(excluded) if "/" not in excluded else []  # with a slash, it is the path of a file
@@ -189,8 +189,7 @@ def _name_broken_nodes(run: Run, evidence: Evidence, verdict: Verdict, host: str
     option = f"--exclude={fold(dict.fromkeys([*earlier, *broken]))}"
     end = words.index("--") if "--" in words else len(words)
     again = shlex.join([*words[:end], option, *words[end:]])
-    cause = verdict.cause.replace(f" on {host}", f" on {fold(dict.fromkeys(broken))}", 1)
-    return replace(verdict, cause=cause, fix=f"submit again without it: {again}")
+    return replace(verdict, fix=f"submit again without it: {again}")
 
 
 def add_first_failure(folder: Path, evidence: Evidence) -> None:

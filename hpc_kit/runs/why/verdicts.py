@@ -270,7 +270,7 @@ def _values_of(attempt: Attempt, event: Event, rank: int | None) -> dict[str, st
         values.setdefault("path", log)
     if event.rule.name == "launch-failure":
         same = [each.groups["host"] for each in attempt.events if each.rule is event.rule and "host" in each.groups]
-        values |= {"host": ",".join(sorted(set(same)))} if same else {}
+        values |= {"host": fold(sorted(set(same)))} if same else {}
     if event.rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
     return values
