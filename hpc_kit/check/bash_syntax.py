@@ -683,6 +683,9 @@ class _Reader:
 
     def _origin(self, offset: int) -> Origin:
         """Return the place of an offset in the file."""
+        if self.pieces is WHOLE_FILE:
+            row = bisect_left(self._newlines, offset)
+            return Origin(row + 1, offset - self._newlines[row - 1] if row else offset + 1)
         piece = self.pieces[max(0, bisect_right(self._starts, offset) - 1)]
         if not piece.origin.exact:
             return piece.origin

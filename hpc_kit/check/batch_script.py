@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
+from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import (
     Assignment,
     CompoundCommand,
@@ -36,6 +37,7 @@ from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import (
+    MARK,
     DirectiveOption,
     DirectiveProblem,
     DirectiveReport,
@@ -101,6 +103,15 @@ _REASON = re.compile(
 """Words of a comment that names a reason."""
 
 
+_TESTED_BY_OPTION = re.compile(rf"-[zvn]\s*\"?(?:\$\{{?)?({NAME})\b")
+_BEGINS_TEST = re.compile(r"\[|\btest\b")
+_TESTED = (
+    re.compile(rf"\$\{{(?=({NAME})(?:\[[^\]]*\])?:?[-+?=])"),
+    re.compile(rf"\[(?=\[?\s+\"?\$\{{?({NAME})\}}?\"?\s*(?:\]|[!=]=?\s*\"\"))"),
+)
+"""A variable with a default, and one that is compared with the empty text. Both may contain further ones."""
+
+
 def _is_one_word(word: Word) -> bool:
     """Tell whether an element of a list is exactly one word: no pattern, no braces, no unquoted variable."""
     loose = (part for part in word.parts if not part.quoted)
@@ -139,6 +150,21 @@ class BatchScript:
         lines = text.replace("\r\n", "\n").split("\n")
         self.is_cut = len(lines) > _MOST_LINES
         self.lines = lines[:_MOST_LINES]
+
+    @cached_property
+    def _folded_text(self) -> str:
+        """The text in lower case, without the marks of directives, which contain the name of sbatch."""
+        return self.text.replace(MARK, "").lower()
+
+    @cached_property
+    def _contained(self) -> dict[tuple[str, ...], bool]:
+        return {}
+
+    def contains(self, texts: tuple[str, ...]) -> bool:
+        """Tell whether the script contains any of some texts, in lower case, in whatever case and place."""
+        if texts not in self._contained:
+            self._contained[texts] = any(text in self._folded_text for text in texts)
+        return self._contained[texts]
 
     @cached_property
     def interpreter(self) -> str | None:
@@ -230,7 +256,7 @@ class BatchScript:
         """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
-    @property
+    @cached_property
     def counts_only_nodes(self) -> bool:
         """True if the job asks for no share of a node: no tasks, CPUs, memory or GPUs."""
         return not any(re.match(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive", name) for name in self.options)
@@ -374,6 +400,11 @@ class BatchScript:
     def commands(self) -> list[TracedCommand]:
         """Every command, in order, including those in the code of a `bash -c`."""
         return self._trace[0].commands
+
+    @cached_property
+    def command_names(self) -> frozenset[str]:
+        """The programs and builtins of all commands."""
+        return frozenset(step.name for step in self.commands)
 
     @cached_property
     def batch_commands(self) -> list[TracedCommand]:
@@ -562,9 +593,16 @@ class BatchScript:
 
     def tests_variable(self, name: str) -> bool:
         """Tell whether the script tests if a variable is set, or has a default for it anywhere."""
-        bracket = rf"\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
-        test = rf"(\[|\btest\b)[^]\n]*-[zvn]\s*\"?(\$\{{?)?{name}\b|\$\{{{name}(\[[^\]]*\])?:?[-+?=]|{bracket}"
-        return re.search(test, self.code) is not None
+        return name in self._tested_variables
+
+    @cached_property
+    def _tested_variables(self) -> frozenset[str]:
+        found = {match[1] for pattern in _TESTED for match in pattern.finditer(self.code)}
+        # A test stands in brackets, or behind `test`.
+        for match in _TESTED_BY_OPTION.finditer(self.code):
+            before = re.split(r"[\]\n]", self.code[: match.start()])[-1]
+            found |= {match[1]} if _BEGINS_TEST.search(before) else set()
+        return frozenset(found)
 
     def resolve(self, text: str) -> str:
         """Replace variables by their values, if the script sets them once."""

@@ -220,6 +220,12 @@ def expand_value(word: Word, environment: ShellVariables) -> ExpandedText:
 
 def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
     """Expand a word to a list of words: bash splits unquoted variables, and an array gives one word per element."""
+    if len(word.parts) == 1 and word.parts[0].kind == "text":
+        return [ExpandedText(word.parts[0].text, (Piece(0, word.parts[0].origin),))]
+    return _expand_parts(word, environment)
+
+
+def _expand_parts(word: Word, environment: ShellVariables) -> list[ExpandedText]:
     fields: list[list[ExpandedText]] = [[]]
     for part in word.parts:
         # `a"$@"b` joins the first element to `a` and the last one to `b`, as bash does.

@@ -430,7 +430,9 @@ class _Importer:
         chained = launch.command.position.chain_index > 0 or any(
             step.line == launch.line and step.column < launch.command.column for step in self.script.commands
         )
-        if not chained or launch.line != line or launch.command.position.compound is not None:
+        place = launch.command.position
+        # What writes to the pipe of the program is no line of its own.
+        if not chained or launch.line != line or place.compound is not None or place.pipeline_index:
             return []
         return [re.sub(r"\s*(&&|;)\s*\Z", "", self.script.lines[line - 1][: launch.command.column - 1]).strip()]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
@@ -304,7 +305,7 @@ def _without_plugins(words: Words) -> tuple[Words, bool]:
         text = words[index].text
         # An option behind the program belongs to the program, unless it is certainly one of pyxis.
         before_program = before_program and not is_known_program(words[index])
-        if re.match(r"--(no-)?container-", text) or (before_program and PLUGIN_OPTION.match(text)):
+        if text.startswith(("--container-", "--no-container-")) or (before_program and PLUGIN_OPTION.match(text)):
             may_hide_options = may_hide_options or "container-" not in text
             takes_next = "=" not in text and not re.search(r"writable|readonly|entrypoint|home|root|ccm", text)
             index += 2 if takes_next else 1
@@ -446,7 +447,8 @@ _OF_TRAINER = re.compile(r"--(per[-_]device[-_]train|save[-_](strategy|total[-_]
 """Options of Hugging Face's TrainingArguments. Programs for TensorFlow and JAX have --do_train, too."""
 
 
-class LaunchLine(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LaunchLine:
     """One command line of the script, as a list of programs that start one another.
 
     `command` is the command of the batch script. `inner_command` is the command of the last program, which may stand in
@@ -458,7 +460,7 @@ class LaunchLine(NamedTuple):
     inner_command: TracedCommand
     document_variables: tuple[TaskVariableUse, ...] = ()
 
-    @property
+    @cached_property
     def task_variables(self) -> tuple[TaskVariableUse, ...]:
         """Variables of tasks that the batch shell expands in the line, or in a file for it."""
         return (
@@ -475,22 +477,22 @@ class LaunchLine(NamedTuple):
         """Return the first stage of one of these kinds."""
         return next((stage for stage in self.stages if stage.kind in kinds), None)
 
-    @property
+    @cached_property
     def program(self) -> LaunchStage:
         """The last program."""
         return self.stages[-1]
 
-    @property
+    @cached_property
     def trains_with_hugging_face(self) -> bool:
         """True if the program has options of Hugging Face's Trainer, which saves its checkpoints in --output_dir."""
         return any(_OF_TRAINER.match(word.text) for word in self.program.words)
 
-    @property
+    @cached_property
     def multiplier(self) -> LaunchStage | None:
         """The srun or mpirun that starts the program on the nodes."""
         return self.stage(*MULTIPLIERS)
 
-    @property
+    @cached_property
     def agent(self) -> LaunchStage | None:
         """The torchrun, accelerate or deepspeed of the line."""
         return self.stage(*AGENTS)
@@ -500,19 +502,27 @@ class LaunchLine(NamedTuple):
 
         It is written as `--NAME VALUE`, `--table.NAME=VALUE`, `table.NAME=VALUE`, or `table.NAME VALUE`.
         """
-        words = self.program.words
-        for index, word in enumerate(words[1:], start=1):
-            name, equals, value = word.text.partition("=")
-            plain = name.lstrip("-+").rpartition(".")[2].replace("_", "-")
-            if plain not in names or not (equals or name.startswith("-") or _SETTING_KEY.fullmatch(name)):
-                continue
-            if equals:
-                return word.slice_of(len(word.text) - len(value), len(word.text))
-            following = words[index + 1] if index + 1 < len(words) else None
-            return word._replace(text="") if following is None or following.text.startswith("--") else following
-        return None
+        places = [place for name in names if (place := self._places_of_arguments.get(name)) is not None]
+        if not places:
+            return None
+        words, index = self.program.words, min(places)
+        word, following = words[index], words[index + 1] if index + 1 < len(words) else None
+        _, equals, value = word.text.partition("=")
+        if equals:
+            return word.slice_of(len(word.text) - len(value), len(word.text))
+        return word._replace(text="") if following is None or following.text.startswith("--") else following
 
-    @property
+    @cached_property
+    def _places_of_arguments(self) -> dict[str, int]:
+        """The index of the word that gives each option of the program for the first time."""
+        places: dict[str, int] = {}
+        for index, word in enumerate(self.program.words[1:], start=1):
+            name, equals, _ = word.text.partition("=")
+            if equals or name.startswith("-") or _SETTING_KEY.fullmatch(name):
+                places.setdefault(name.lstrip("-+").rpartition(".")[2].replace("_", "-"), index)
+        return places
+
+    @cached_property
     def file(self) -> ExpandedText | None:
         """The file or module that the program runs."""
         return self.program.option("file", "module")
@@ -536,7 +546,7 @@ class LaunchLine(NamedTuple):
                 yield before, word
             before = word.text
 
-    @property
+    @cached_property
     def on_cpus(self) -> bool:
         """True if an option says that the program uses no GPU."""
         device = self.argument("device", "accelerator", "backend", "device-type")
@@ -544,29 +554,29 @@ class LaunchLine(NamedTuple):
         flags |= self.agent.options.keys() if self.agent is not None else set()
         return (device is not None and device.text == "cpu") or not flags.isdisjoint(_CPU_FLAGS)
 
-    @property
+    @cached_property
     def has_default_count(self) -> bool:
         """True if a count may come from outside, so that only its default is known."""
         return any(stage.options[name].has_default for stage in self.stages for name in COUNTS & stage.options.keys())
 
-    @property
+    @cached_property
     def is_named_training(self) -> bool:
         """True if the name of the program says that it trains."""
         name = self.file.text if self.file is not None else " ".join(self.program.texts[:1])
         return re.search(r"train|tun(e|ing)", name) is not None
 
-    @property
+    @cached_property
     def is_auxiliary(self) -> bool:
         """True if the name of the program says that it prepares data, or works with the results of a training."""
         name = re.split(r"[/.]", self.file.text.removesuffix(".py"))[-1] if self.file is not None else ""
         return AUXILIARY_NAME.match(name) is not None
 
-    @property
+    @cached_property
     def in_loop(self) -> bool:
         """True if the line is in a loop."""
         return self.command.around(*LOOPS) is not None
 
-    @property
+    @cached_property
     def is_training(self) -> bool:
         """True if the line does the work of the job: a Python program, or a program of srun that is no helper."""
         program = self.program
@@ -589,7 +599,7 @@ class LaunchLine(NamedTuple):
             return _TRAINING_NAME.search(program.name) is not None or (own_devices and not runs_forever(program.texts))
         return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
 
-    @property
+    @cached_property
     def is_other_work(self) -> bool:
         """True if the line starts a program of the batch shell that is neither a training nor a helper."""
         program, first = self.program, self.stages[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hpc_kit.spec.launcher_command import AGENT_MODULES, MPIRUN
+
 MULTIPLIERS = ("srun", "mpirun")
 """Launchers that start their program several times, on several nodes."""
 
@@ -27,6 +29,11 @@ AGENTS = {
     "composer": AgentOptions("", "node-rank", "master-addr", "master-port", "nproc"),
 }
 """Launchers that start several processes on their own node. accelerate alone counts the processes of all nodes."""
+
+AGENT_WORDS = (*AGENTS, "tune", *AGENT_MODULES)
+"""Texts of which each command line with one of these launchers has one; torchtune's `tune run` starts torchrun."""
+
+MPIRUN_WORDS = tuple(sorted(MPIRUN))
 
 CONTAINER_VALUED = frozenset({
     "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",
@@ -109,6 +116,9 @@ SERVER_MODULES = re.compile(r"(vllm\.entrypoints|sglang\.launch_server|http\.ser
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
 
 
+_MAY_RUN_FOREVER = _MONITORS | SERVERS | {"nvidia-smi", "ray", "rocm-smi", "sleep", "tail"}
+
+
 def runs_forever(texts: list[str]) -> bool:
     """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
     name, rest = texts[0].rpartition("/")[2], texts[1:]
@@ -116,7 +126,8 @@ def runs_forever(texts: list[str]) -> bool:
         return bool(SERVER_MODULES.match(rest[1]))
     # `top -bn1`; `watch -n 5` names the pause, and `watch -g` ends.
     brief = r"-\w*g|--chgexit" if name == "watch" else r"-[a-zA-Z]*n(\d|\Z)|--(version|help)\b|-[hV]\Z"
-    if any(re.match(brief, text) for text in rest) and name not in {"tail", "ray", "nvidia-smi", "rocm-smi"}:
+    runs_anyway = {"tail", "ray", "nvidia-smi", "rocm-smi"}
+    if name not in _MAY_RUN_FOREVER or (name not in runs_anyway and any(re.match(brief, text) for text in rest)):
         return False
     if name in {"nvidia-smi", "rocm-smi"}:
         # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.

@@ -216,7 +216,8 @@ def suggest_fix(error: DirectiveError, command: str = "sbatch") -> SuggestedFix:
     An unknown option that resembles no option of Slurm may belong to a plugin of the site.
     """
     if any(dash in (error.found or "") + error.what for dash in LONG_DASHES):
-        return SuggestedFix("replace the long dash of a word processor with -", certain=True)
+        remedy = "replace the long dash of a word processor: write -N for a letter, and --nodes for a name"
+        return SuggestedFix(remedy, certain=True)
     typed = re.search(r"unrecognized option '--([\w-]+)", error.found or "")
     if typed is None:
         return SuggestedFix(error.remedy or f"{command} --help lists the options", certain=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 MASK = "***"
@@ -155,6 +156,7 @@ def is_secret(name: str, value: str) -> bool:
     return looks_secret(name, value)
 
 
+@lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Return whether the name of a variable is certainly that of a secret."""
     return re.search(_SURE, name.upper()) is not None and re.match(_SWITCH, name.upper()) is None

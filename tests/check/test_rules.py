@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -3948,6 +3949,19 @@ def test_tasks_beyond_the_gpus_may_be_meant_as_cpus() -> None:
 def test_large_indexes_alone_show_a_site_with_a_larger_limit(array: str, count: int) -> None:
     text = f"{HEAD}#SBATCH --array={array}\npython t.py $SLURM_ARRAY_TASK_ID\n"
     assert [finding.code for finding in check(BatchScript(text))] == ["KIT132"] * count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_a_rule_has_nothing_to_find_without_the_texts_that_it_needs(part: int) -> None:
+    corpus = sorted((Path(__file__).parent / "corpus").glob("*/*.sbatch"))
+    texts = [*(bad.text for bad in BAD), *(text for _, text in GOOD), *(path.read_text() for path in corpus)]
+    texts += [example for rule in RULES for example in example_of(rule.code)]
+    for text in texts[part::8]:
+        script = BatchScript(text, site=Site(None, SlurmVersion(22, 5, 8), CLUSTER))
+        skipped = [rule for rule in RULES if not rule.applies_to(script)]
+        wrong = [rule.code for rule in skipped if [*rule.findings(script)]]
+        assert wrong == [], text
 
 
 def test_codes_of_rules_are_unique() -> None:

@@ -54,4 +54,5 @@ RULES: tuple[Rule, ...] = tuple(
 
 def check(script: BatchScript) -> list[Finding]:
     """Return the findings of all rules, in the order of the script."""
-    return drop_ignored(script, (finding for rule in RULES for finding in rule.findings(script)))
+    rules = (rule for rule in RULES if rule.applies_to(script))
+    return drop_ignored(script, (finding for rule in rules for finding in rule.findings(script)))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Origin, Part, SimpleCommand, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
+from hpc_kit.check.programs import AGENT_WORDS
 from hpc_kit.check.rules.finding import Problem, rule
 
 _OPTION_OF_VARIABLE = {
@@ -30,7 +31,7 @@ _ALTERNATIVE = {
 _SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
 
 
-@rule("KIT207")
+@rule("KIT207", needs=AGENT_WORDS)
 def agent_node_count(script: BatchScript) -> Iterator[Problem]:
     """An agent (torchrun, accelerate) expects another number of nodes than it is started on.
 
@@ -215,7 +216,7 @@ def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     return bool(names) or composed or not agent.options.keys().isdisjoint({"config-file", "standalone"})
 
 
-@rule("KIT209", "warning")
+@rule("KIT209", "warning", needs=("slurm_",))
 def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
     """The script reads a variable that Slurm does not set there.
 
@@ -246,6 +247,8 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
 
 def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
     """Find variables of arrays in a job without one, and of restarts where an unset variable ends the script."""
+    if not script.contains(("slurm_array", "slurm_restart_count")):
+        return
     for step, part in script.nested_parts:
         name = _read_without_default(part)
         if name is None or name in script.assigned or _may_be_unset(script, name):
@@ -273,11 +276,11 @@ def _read_without_default(part: Part) -> str | None:
 
 def _may_be_unset(script: BatchScript, name: str) -> bool:
     """Tell whether the script tests a variable, or has a default for it anywhere: it then allows for both cases."""
-    name = name if name == "SLURM_RESTART_COUNT" else "SLURM_ARRAY_(TASK|JOB)_ID"
+    names = {name} if name == "SLURM_RESTART_COUNT" else {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_JOB_ID"}
     # `TASK=$SLURM_ARRAY_TASK_ID` with `${TASK:-0}` below it.
-    whole = re.compile(rf"\"?\$\{{?{name}\}}?\"?")
+    whole = re.compile(rf"\"?\$\{{?({'|'.join(names)})\}}?\"?")
     copies = [each.name for each in script.written_assignments if whole.fullmatch(each.value.raw)]
-    return any(f"${{{copy}:-" in script.code for copy in copies) or script.tests_variable(name)
+    return any(f"${{{copy}:-" in script.code for copy in copies) or any(map(script.tests_variable, names))
 
 
 def _may_be_array(script: BatchScript) -> bool:
@@ -330,6 +333,8 @@ def _missing_options(script: BatchScript) -> Iterator[Problem]:
         yield from _missing_ntasks(script)
     text = "\n".join(line for _, line in script.command_lines)
     for name, option in _OPTION_OF_VARIABLE.items():
+        if name not in text:
+            continue
         # sbatch refuses the directive that gives the option.
         refused = any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
         if option in script.options or refused or name in script.assigned or script.tests_variable(name):

@@ -44,7 +44,7 @@ def parse_array(text: str) -> ArrayRange | None:
 
 def array_of(script: BatchScript) -> ArrayRange | None:
     """Return the array of a job with several elements."""
-    array = parse_array(script.options.get("array", ""))
+    array = parse_array(script.options["array"]) if "array" in script.options else None
     return array if array is not None and len(array.indexes) > 1 else None
 
 

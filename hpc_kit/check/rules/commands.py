@@ -190,7 +190,7 @@ def _terminal_of_docker(launch: LaunchLine) -> ExpandedText | None:
     return None
 
 
-@rule("KIT430")
+@rule("KIT430", needs=("getopts",))
 def flag_with_value(script: BatchScript) -> Iterator[Problem]:
     """An option of `getopts` without a colon, whose value is read.
 
@@ -224,7 +224,7 @@ _LOADS_MODEL = re.compile(
 )
 
 
-@rule("KIT433", "warning")
+@rule("KIT433", "warning", needs=("vllm", "sglang", "text-generation-launcher", "ollama"))
 def impatient_client(script: BatchScript) -> Iterator[Problem]:
     """A client starts immediately after its server.
 
@@ -251,7 +251,7 @@ def impatient_client(script: BatchScript) -> Iterator[Problem]:
 _OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
 
 
-@rule("KIT508", "warning")
+@rule("KIT508", "warning", needs=("auth", "token"))
 def open_server(script: BatchScript) -> Iterator[Problem]:
     """A server for everybody who reaches the node.
 
@@ -326,7 +326,7 @@ def _only_printed(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-@rule("KIT424")
+@rule("KIT424", needs=("read",))
 def swallowed_input(script: BatchScript) -> Iterator[Problem]:
     """Srun or ssh in a `while read` loop reads the input of the loop.
 
@@ -362,7 +362,7 @@ def _reads_lines(place: BlockPosition) -> bool:
     return any(not any(re.match(r"-\w*u", word.raw) for word in words) for words in reads)
 
 
-@rule("KIT138", "warning")
+@rule("KIT138", "warning", needs=("|",))
 def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
     """A variable that a pipe sets, and that the script reads behind it.
 
@@ -404,7 +404,7 @@ def _reads(step: TracedCommand, name: str) -> bool:
     return words or any(part.kind == "variable" and part.text == name for part in parts)
 
 
-@rule("KIT425", "warning")
+@rule("KIT425", "warning", needs=("sbatch",))
 def nested_submission(script: BatchScript) -> Iterator[Problem]:
     """Sbatch inside a job: once per task, or with the environment of this job.
 
@@ -438,7 +438,7 @@ _DEPENDENCY = re.compile(r"(?:\s-d[\s=]*|\s--dependency[\s=]+)(\S+)")
 _PARSED = re.compile(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
 
 
-@rule("KIT429")
+@rule("KIT429", needs=("sbatch",))
 def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     """A dependency on the message of sbatch instead of a job id, or one that does not order the jobs.
 
@@ -501,7 +501,7 @@ _OF_SLURM_ALONE = re.compile(
 """Options that hardly any program has under the same name."""
 
 
-@rule("KIT434", "warning")
+@rule("KIT434", "warning", needs=("sbatch",))
 def options_behind_script(script: BatchScript) -> Iterator[Problem]:
     """An option of sbatch behind the name of the script is an argument of the script.
 
@@ -603,7 +603,7 @@ def _is_message(script: BatchScript, code: str) -> bool:
     return re.match(rf"\s*sbatch\s[^|]*({other_word})?\Z", code) is not None and "--parsable" not in code
 
 
-@rule("KIT426", "warning")
+@rule("KIT426", "warning", needs=("sbatch",))
 def waits_for_job(script: BatchScript) -> Iterator[Problem]:
     """A job with GPUs waits for another job.
 
@@ -634,7 +634,7 @@ def _calls(step: TracedCommand, pattern: str) -> bool:
     return any(re.search(pattern, part.text) for part in step.substitutions)
 
 
-@rule("KIT427", "warning")
+@rule("KIT427", "warning", needs=("trap",))
 def replaced_shell(script: BatchScript) -> Iterator[Problem]:
     """`exec` replaces the shell that has a trap.
 

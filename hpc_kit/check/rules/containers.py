@@ -19,6 +19,8 @@ from hpc_kit.check.text_edits import Edit
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
 """Runtimes whose containers see no folder of the host by themselves."""
+CONTAINER_WORDS = ("--container-", *_RUNTIMES, *_ENGINES)
+"""Texts of which a launch line with a container has one."""
 
 
 class Container(NamedTuple):
@@ -84,7 +86,7 @@ def container_of(launch: LaunchLine) -> Container | None:
             options = tuple(text for text in texts if text.startswith("-"))
             binds = tuple(_values(texts, ("-m", "--mount", "-v", "--volume")))
             return Container(stage, options, binds, is_pyxis=False, is_isolated=True)
-        if stage.kind == "srun" and any(re.match(r"--container-image(=|\Z)", text) for text in texts):
+        if stage.kind == "srun" and any(text.partition("=")[0] == "--container-image" for text in texts):
             options = tuple(text for text in texts if text.startswith(("--container-", "--no-container-")))
             binds = tuple(_values(texts, ("--container-mounts",)))
             return Container(stage, options, binds, is_pyxis=True, is_isolated=True)
@@ -111,7 +113,7 @@ _OUTSIDE = frozenset({"ml", "module", "sacct", "salloc", "sbatch", "scancel", "s
 _CALLS_OUTSIDE = re.compile(r"\s*(scontrol|squeue|sacct|srun|sinfo|sbatch)\b")
 
 
-@rule("KIT504", "warning")
+@rule("KIT504", "warning", needs=CONTAINER_WORDS)
 def missing_in_container(script: BatchScript) -> Iterator[Problem]:
     """A command in a container exists on the host only.
 
@@ -166,7 +168,7 @@ def _called_outside(step: TracedCommand) -> str | None:
     return next((call[1] for call in calls if call), None)
 
 
-@rule("KIT512", "warning")
+@rule("KIT512", "warning", needs=CONTAINER_WORDS)
 def outside_of_container(script: BatchScript) -> Iterator[Problem]:
     """The container ends before the training: only the first command of a line runs in it.
 
@@ -381,7 +383,7 @@ _BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND
 _USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
 
-@rule("KIT506", "warning")
+@rule("KIT506", "warning", needs=CONTAINER_WORDS)
 def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     """The container does not see the GPUs of the job.
 
@@ -438,7 +440,7 @@ def _works_alone(script: BatchScript, launch: LaunchLine, container: Container) 
     return len(script.launch_lines) == 1 or re.search(r"\b(cuda|gpus?|train)\b", texts) is not None
 
 
-@rule("KIT507", "warning")
+@rule("KIT507", "warning", needs=CONTAINER_WORDS)
 def container_without_variables(script: BatchScript) -> Iterator[Problem]:
     """The container drops the variables that tell a task its rank.
 
@@ -523,7 +525,7 @@ _KEPT = frozenset({"HOME", "PATH", "PWD", "TERM", "LD_LIBRARY_PATH", "PS1", "SHE
 """Variables that apptainer sets itself."""
 
 
-@rule("KIT509", "warning")
+@rule("KIT509", "warning", needs=("docker",))
 def gpus_of_other_jobs(script: BatchScript) -> Iterator[Problem]:
     r"""The container gets all GPUs of the node, and the job has only some of them.
 

@@ -10,7 +10,7 @@ from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import FIRST_NODE, ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
-from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS
+from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS, MPIRUN_WORDS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
@@ -101,7 +101,7 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
     Fix: remove --gpus; of --gres and --gpus-per-task, keep one.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
     """
-    for part in script.components:
+    for part in (each for each in script.components if not each.keys().isdisjoint({"gpus", "gpus-per-task"})):
         total, of_task = _gpus(part, "gpus"), _gpus(part, "gpus-per-task")
         job = size_of_job({name: each.value for name, each in part.items()})
         on_node = "gres" if "gres" in part and part["gres"].value.startswith("gpu") else "gpus-per-node"
@@ -412,7 +412,7 @@ def _folded(script: BatchScript, place: Place, name: str) -> Problem:
     return Problem(place, what, remedy, (script.line_of("nodes"),))
 
 
-@rule("KIT213", "warning")
+@rule("KIT213", "warning", needs=MPIRUN_WORDS)
 def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
     """More or fewer processes under mpirun than the job has tasks.
 

@@ -14,7 +14,7 @@ from hpc_kit.slurm.sizes import parse_count
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 
-@rule("KIT205", "warning")
+@rule("KIT205", "warning", needs=("srun",))
 def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
     """A launch line without --cpus-per-task in a job that requests several CPUs per task.
 

@@ -35,7 +35,7 @@ _KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - _SE
 """Programs for which a long dash or a curly quote is certainly a mistake."""
 
 
-@rule("KIT109", "warning")
+@rule("KIT109", "warning", needs=("conda", "mamba"))
 def conda_without_init(script: BatchScript) -> Iterator[Problem]:
     """`conda activate` in a shell without conda's set-up.
 
@@ -156,6 +156,8 @@ def typographic_characters(script: BatchScript) -> Iterator[Problem]:
     Fix: type `-`, `"` and `'` instead.
     Documented: bash(1), QUOTING.
     """
+    if script.text.isascii():
+        return
     match = re.search(rf"\s[{LONG_DASHES}]", script.lines[0])
     if script.lines[0].startswith("#!") and match is not None:
         yield _typed(Origin(1, match.start() + 2), script.lines[0][match.end() - 1])
@@ -344,12 +346,14 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), set -u; conda/conda issue 8186 is one of many.
     """
     for step in script.batch_commands:
+        if "nounset" not in step.options:
+            continue
         texts = step.texts
         sourced = " ".join(texts[1:]) if step.name in {"source", "."} else ""
         # The `activate` of a venv gets no name of an environment.
         conda = re.match(r"activate(?=\s|\Z)|\S*(conda|mamba|forge)\S*/bin/activate\b|\S+/bin/activate \S", sourced)
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"])
-        if (activates or conda or _SYSTEM_FILE.match(sourced)) and "nounset" in step.options:
+        if activates or conda or _SYSTEM_FILE.match(sourced):
             what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
             yield Problem(step, what, "write set +u before it, and set -u after it", (step.options["nounset"],))
             return
@@ -377,7 +381,24 @@ _DEBUGGING_TIME = 3600
 _DEBUGGERS = frozenset({"pdb", "ipdb", "debugpy", "pudb"})
 
 
-@rule("KIT312", "warning")
+@rule(
+    "KIT312",
+    "warning",
+    needs=(
+        "launch_blocking",
+        "distributed_debug",
+        "nccl_debug",
+        "memory_caching",
+        "error_handling",
+        "fast",
+        "overfit",
+        "anomaly",
+        "limit",
+        "pdb",
+        "debugpy",
+        "pudb",
+    ),
+)
 def debug_settings(script: BatchScript) -> Iterator[Problem]:
     """A setting for debugging that slows training down, or keeps it from training.
 
@@ -418,7 +439,7 @@ _OFFLINE = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})
 _ON = frozenset({"1", "true", "yes", "on"})
 
 
-@rule("KIT510", "warning")
+@rule("KIT510", "warning", needs=("offline",))
 def download_while_offline(script: BatchScript) -> Iterator[Problem]:
     """A download from Hugging Face after HF_HUB_OFFLINE=1.
 

@@ -28,6 +28,9 @@ def harmless_status(script: BatchScript) -> Iterator[Problem]:
     Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
     Documented: bash(1), Compound Commands, let, read and set -e; expr(1) and grep(1), Exit Status.
     """
+    watched = any(step.errexit for step in script.commands)
+    if not watched and not any("errexit" in each.options for each in script.expressions):
+        return
     yield from _nothing_found(script)
     yield from _zero(script)
     for step in script.batch_commands:
@@ -183,7 +186,7 @@ def _goes_on_without(code: str, name: str) -> bool:
     return re.search(rf"\$\{{{name}:?(\+|[-=][^}}])", code) is not None
 
 
-@rule("KIT408", "warning")
+@rule("KIT408", "warning", needs=("&&",))
 def false_at_end(script: BatchScript) -> Iterator[Problem]:
     """The last command is a test that is false, so that the job fails although nothing failed.
 

@@ -29,7 +29,7 @@ _MEASURE = re.compile(r"(?i)loss|acc|score|metric|val_|best|bleu|wer|ppl|iou|f1"
 _PRINTING = frozenset({"echo", "logger", "printf"})
 
 
-@rule("KIT432")
+@rule("KIT432", needs=("head", "tail", "[-1]", "[@]"))
 def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     """The script takes the oldest file for the newest.
 

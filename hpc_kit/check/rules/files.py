@@ -255,7 +255,7 @@ def last_line_only(script: BatchScript) -> Iterator[Problem]:
 _FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
 
 
-@rule("KIT511", "warning")
+@rule("KIT511", "warning", needs=("chmod", "umask"))
 def writable_for_all(script: BatchScript) -> Iterator[Problem]:
     """Files that every user of the cluster may change or delete.
 
@@ -303,7 +303,7 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if path is not None:
             what = f"the first element of the array to end removes {path}, which others on the node use"
             yield Problem(step, what, "write $SLURM_JOB_ID in the name of the folder", (script.line_of("array"),))
-    for step in script.commands:
+    for step in (each for each in script.commands if each.trap_code):
         match = re.search(r"\b((?:pkill|killall)\b[^;&|]*)|\bscancel (-u|--user|--me)", step.trap_code)
         if match is not None and not (match[1] and (alone or _ends_own(match[1].split()))):
             what = f"{match[0].split()[0]} also ends processes or jobs that are not of this job"

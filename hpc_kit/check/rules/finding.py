@@ -75,11 +75,16 @@ Check = Callable[[BatchScript], Iterator[Problem]]
 
 
 class Rule(NamedTuple):
-    """One rule, with its code and the text that explains it."""
+    """One rule, with its code and the text that explains it.
+
+    `needs`: a script without any of these texts, in lower case, has nothing for the rule. No texts: the rule reads all
+    scripts. Most scripts have no container and no requeue, and these texts are found faster than that.
+    """
 
     code: str
     severity: Severity
     check: Check
+    needs: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -90,6 +95,10 @@ class Rule(NamedTuple):
     def title(self) -> str:
         """The first line of the explanation."""
         return self.text.partition("\n")[0].rstrip(".")
+
+    def applies_to(self, script: BatchScript) -> bool:
+        """Tell whether the rule may find anything in a script."""
+        return not self.needs or script.contains(self.needs)
 
     def findings(self, script: BatchScript) -> Iterator[Finding]:
         """Yield the findings of the rule, one per position."""
@@ -111,6 +120,6 @@ class Rule(NamedTuple):
             yield Finding(self.code, severity, line, column, *shown, problem.edits)
 
 
-def rule(code: str, severity: Severity = "error") -> Callable[[Check], Rule]:
+def rule(code: str, severity: Severity = "error", *, needs: tuple[str, ...] = ()) -> Callable[[Check], Rule]:
     """Make a rule of a function. The docstring of the function explains the rule."""
-    return lambda check: Rule(code, severity, check)
+    return lambda check: Rule(code, severity, check, needs)

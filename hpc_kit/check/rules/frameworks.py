@@ -13,7 +13,7 @@ from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 
 
-@rule("KIT224", "warning")
+@rule("KIT224", "warning", needs=("num_nodes", "num-nodes", "trainer."))
 def lightning_counts(script: BatchScript) -> Iterator[Problem]:
     """Lightning's devices or num_nodes contradict the job.
 
@@ -81,6 +81,8 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
     Documented: docs.ray.io, "Deploying on Slurm".
     """
     starts = [(launch, options) for launch in script.launch_lines if (options := _ray_start(launch)) is not None]
+    if not starts:
+        return
     have = script.size.gpus_per_node
     for launch, options in starts:
         text, lines = options.get("num-gpus"), (script.line_of_gpus, launch.line)
@@ -148,7 +150,7 @@ def _idle_ray_nodes(script: BatchScript, starts: list[LaunchLine]) -> Iterator[P
         yield Problem(starts[-1].stages[0], what, "start ray start on each node", lines, certain=False)
 
 
-@rule("KIT226")
+@rule("KIT226", needs=("horovodrun",))
 def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
     """Horovodrun starts more processes than the job has, or only knows this host.
 
@@ -192,7 +194,25 @@ _FOREIGN = {
 _FOREIGN_VARIABLE = re.compile(r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z")
 
 
-@rule("KIT227", "warning")
+@rule(
+    "KIT227",
+    "warning",
+    needs=(
+        "jsrun",
+        "lrun",
+        "bsub",
+        "aprun",
+        "qsub",
+        "pbs_",
+        "lsb_",
+        "ls_subcwd",
+        "sge_",
+        "nslots",
+        "pe_hostfile",
+        "cobalt_",
+        "oar_",
+    ),
+)
 def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
     """A command or variable of another scheduler.
 
@@ -227,7 +247,7 @@ _OF_MEGATRON = re.compile(r"micro-batch-size|lr-(decay|warmup)-|.*model-parallel
 _OFF = frozenset({"0", "false", "no", "none", "off"})
 
 
-@rule("KIT231", "warning")
+@rule("KIT231", "warning", needs=("bf16", "8bit", "samples", "best"))
 def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
     """The program gets two options of which it accepts one.
 

@@ -22,11 +22,12 @@ from hpc_kit.check.bash_syntax import (
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.programs import MPIRUN_WORDS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.launch_line import nothing_unknown
 
 
-@rule("KIT215")
+@rule("KIT215", needs=("deepspeed",))
 def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
     """The deepspeed launcher does not use the nodes of the job.
 
@@ -213,7 +214,7 @@ def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStag
 _HOST_OPTIONS = ("hostfile", "H", "machinefile")
 
 
-@rule("KIT229", "warning")
+@rule("KIT229", "warning", needs=("deepspeed", "horovodrun", *MPIRUN_WORDS))
 def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
     """The launcher reads another file of hosts than the one that the script writes.
 

@@ -295,7 +295,7 @@ def _shielded(step: TracedCommand) -> bool:
     return step.in_condition() or step.position.is_chained
 
 
-@rule("KIT402")
+@rule("KIT402", needs=("&", "tmux", "screen", "docker", "podman", "abaqus"))
 def bare_wait(script: BatchScript) -> Iterator[Problem]:
     """A `wait` without a process id loses the status of the training.
 
@@ -576,6 +576,8 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     if script.unread_part or not script.training:
         return
     for step in script.batch_commands:
+        if not step.trap_code:
+            continue
         handler = script.functions.get(step.trap_code, [])
         zero = bool(handler) and handler[-1].texts == ["exit", "0"]
         ends = zero or re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", step.trap_code)
@@ -599,7 +601,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
 
 
-@rule("KIT405")
+@rule("KIT405", needs=("$?", "${?", "pipestatus"))
 def late_status(script: BatchScript) -> Iterator[Problem]:
     """`$?` is read after another command.
 

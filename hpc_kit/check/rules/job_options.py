@@ -22,6 +22,7 @@ from hpc_kit.slurm.versions import first_release_with
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
 _LONG_DASH = re.compile(rf"(-?[{LONG_DASHES}][{LONG_DASHES}-]?)(?:([A-Za-z])(?![A-Za-z])|[A-Za-z])")
 """An option behind a long dash. Word processors make one of the two dashes of a long option, too."""
+_INDENTED = re.compile(rf"\s+(?={MARK}\s+-)")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
 _SIZES = (
     frozenset({"nodes", "nodelist"}),
@@ -109,7 +110,7 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
             what, edits = f"Slurm reads {word} as a comment", (Edit(number, 1, word, MARK),)
             yield Problem(place, what, f"write {MARK}", certain=False, edits=edits)
-        aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line)
+        aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if "SBATCH" in line else None
         if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
             yield Problem(place, what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False)
@@ -148,12 +149,17 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
             what, edits = "Slurm silently ignores this directive: a command precedes it", _move(script, late.line)
             yield Problem(Origin(late.line), what, "move it above the first command", (first,), edits=edits)
     for number in sorted(script.comments):
-        spaces = re.match(rf"\s+(?={MARK}\s+-)", script.lines[number - 1])
+        spaces = _INDENTED.match(script.lines[number - 1])
         if spaces is not None:
             what = f"Slurm silently ignores this directive: {MARK} does not begin the line"
             yield Problem(Origin(number), what, "remove the spaces before it", edits=(Edit(number, 1, spaces[0], ""),))
     for step in script.batch_commands:
-        if re.fullmatch(r"[^\w/.]?#?SBATCH", step.name) and step.texts[1:2] and step.texts[1].startswith("-"):
+        if (
+            "SBATCH" in step.name
+            and re.fullmatch(r"[^\w/.]?#?SBATCH", step.name)
+            and step.texts[1:2]
+            and step.texts[1].startswith("-")
+        ):
             yield Problem(step, f"the shell runs {step.name} as a command", f"write {MARK} at the top")
 
 
@@ -235,7 +241,7 @@ def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
     names = {"j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME", "A": "SLURM_ARRAY_JOB_ID"}
     for word in words:
         text = word.unquoted if isinstance(word, Word) else word.text
-        match = _PATTERN.search(text)
+        match = _PATTERN.search(text) if "%" in text else None
         # `%Y-%j` is a format for dates.
         if match is not None and text != match[0] and not re.search("%[YymdHMS]", text):
             what = f"the shell does not expand %{match[1]}: the file is named so in each job"

@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.expansion import TaskVariableUse
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
-from hpc_kit.check.programs import HELPER_PROGRAMS
+from hpc_kit.check.programs import HELPER_PROGRAMS, MPIRUN_WORDS
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -168,7 +168,7 @@ def multiplied_agents(script: BatchScript) -> Iterator[Problem]:
         yield Problem(agent, what, remedy, (script.line_of("ntasks-per-node", "ntasks", launch=launch), launch.line))
 
 
-@rule("KIT214")
+@rule("KIT214", needs=("srun", *MPIRUN_WORDS))
 def nested_launchers(script: BatchScript) -> Iterator[Problem]:
     """A launcher under srun that starts all ranks itself: another srun, mpirun or horovodrun.
 
@@ -198,7 +198,7 @@ def nested_launchers(script: BatchScript) -> Iterator[Problem]:
 _STARTS_ALL = frozenset({"horovodrun", "mpirun", "srun"})
 
 
-@rule("KIT204")
+@rule("KIT204", needs=("slurm_array_task_id", "slurm_procid", "slurm_localid", "slurm_nodeid"))
 def premature_expansion(script: BatchScript) -> Iterator[Problem]:
     r"""The batch shell expands a variable that only a task knows.
 
@@ -353,7 +353,7 @@ def _meant_to_go_on(script: BatchScript, number: int) -> bool:
     return script.lines[number - 1].endswith("\\") and any(line.strip() for line in script.lines[number : number + 1])
 
 
-@rule("KIT108")
+@rule("KIT108", needs=("setenv", "csh"))
 def foreign_commands(script: BatchScript) -> Iterator[Problem]:
     """A command of another kind of shell.
 
@@ -403,9 +403,11 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
         return
     for step in script.commands:
         name, *rest = step.texts[step.name in DECLARING :] or [""]
-        named = re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None and bool(rest)
+        named = bool(rest) and re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None
         # `NAME= value` is how a command is given an empty variable.
-        spaced = named and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")))
+        spaced = named and (
+            rest[0] == "=" or (rest[0].startswith("=") and re.match(r"=[^=]", rest[0]) and not name.endswith("="))
+        )
         if spaced and (step.name in DECLARING or _is_variable(script, step)):
             what = f"spaces around the =: {name} is not set"
             words = step.syntax.words[step.name in DECLARING :]
@@ -415,13 +417,13 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}", edits=edits)
         # `$NAME=value` runs the old value of the variable as a command.
         first = step.syntax.words[0] if step.syntax.words else None
-        dollar = re.match(r"\$([A-Za-z_]\w*)=", first.raw) if first is not None else None
+        dollar = re.match(r"\$([A-Za-z_]\w*)=", first.raw) if first is not None and first.raw.startswith("$") else None
         if first is not None and dollar is not None and not step.in_task:
             what = f"the shell runs {first.raw} as a command: {dollar[1]} is not set"
             yield Problem(first, what, f"write {first.raw[1:]}", edits=(Edit(first.line, first.column, "$", ""),))
 
 
-@rule("KIT137")
+@rule("KIT137", needs=("[", "test"))
 def redirected_test(script: BatchScript) -> Iterator[Problem]:
     """A test in `[ ]` that tests nothing: a `>` or `<` is a redirection, and `[` needs a space.
 

@@ -138,7 +138,7 @@ _TRAINER = ((_MICRO, "per-device-train-batch-size"), (_STEPS, "gradient-accumula
 """Settings of DeepSpeed, and the options of Hugging Face's Trainer with the same meaning."""
 
 
-@rule("KIT230")
+@rule("KIT230", needs=("deepspeed",))
 def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
     """The batch sizes of a DeepSpeed configuration contradict each other, the job, or the command line.
 
@@ -206,7 +206,7 @@ def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
 def _nested_degree(launch: LaunchLine) -> ExpandedText | None:
     """Return the degree in a list of settings: `--model_args pretrained=X,tensor_parallel_size=4`."""
     for word in launch.program.words:
-        match = re.search(r"\btensor_parallel_size=(\d+)", word.text)
+        match = re.search(r"\btensor_parallel_size=(\d+)", word.text) if "parallel" in word.text else None
         if match is not None:
             return word.slice_of(match.start(1), match.end(1))
     return None

@@ -10,6 +10,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment
 from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine
+from hpc_kit.check.programs import AGENT_WORDS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import LOOPBACK, is_for_one_rank, urls_of
 from hpc_kit.check.rules.steps import calls_at_once
@@ -20,11 +21,13 @@ _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
+PORT_WORDS = ("_port", "-port", "jax_coordinator", "rdzv")
+"""Texts of which each variable or option with a port has one."""
 _GPUS_OF_SMALL_NODE = 4
 _CPUS_OF_SMALL_NODE = 48
 
 
-@rule("KIT302", "warning")
+@rule("KIT302", "warning", needs=(*PORT_WORDS, "tcp://"))
 def fixed_port(script: BatchScript) -> Iterator[Problem]:
     """The rendezvous port is fixed.
 
@@ -134,7 +137,7 @@ def _extremes(text: str) -> tuple[int, int] | None:
     return None if repeated else bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
 
 
-@rule("KIT310")
+@rule("KIT310", needs=PORT_WORDS)
 def impossible_port(script: BatchScript) -> Iterator[Problem]:
     """A port beyond 65535, or one that only root may use.
 
@@ -164,7 +167,7 @@ _DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidge
 _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 
-@rule("KIT308", "warning")
+@rule("KIT308", "warning", needs=(*AGENT_WORDS, "slurm_array_job_id"))
 def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
     """Elements of an array, or programs at the same time, use the same port.
 
@@ -219,7 +222,21 @@ def _port_at_once(script: BatchScript) -> Iterator[Problem]:
             running[port] = step.line
 
 
-@rule("KIT306")
+@rule(
+    "KIT306",
+    needs=(
+        "random",
+        "$$",
+        "bashpid",
+        "shuf",
+        "uuidgen",
+        "date",
+        "bind",
+        "slurm_procid",
+        "slurm_localid",
+        "slurm_nodeid",
+    ),
+)
 def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
     """Each task draws its own port or rendezvous id.
 

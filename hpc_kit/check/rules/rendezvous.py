@@ -171,7 +171,7 @@ _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc
 _RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
 
 
-@rule("KIT305")
+@rule("KIT305", needs=("nodelist", "hostname"))
 def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """The script cuts the name of the first host out of the node list.
 
@@ -253,7 +253,7 @@ def _written_out(script: BatchScript, text: str) -> bool:
     return any("NODELIST" not in each.value.text for each in values)
 
 
-@rule("KIT307")
+@rule("KIT307", needs=("hostname",))
 def several_addresses(script: BatchScript) -> Iterator[Problem]:
     """The address of the first node is the output of `hostname -I`.
 
@@ -286,7 +286,7 @@ _UNORDERED = re.compile(
 )
 
 
-@rule("KIT313")
+@rule("KIT313", needs=("nodelist", "host"))
 def other_host(script: BatchScript) -> Iterator[Problem]:
     """MASTER_ADDR is not the host of rank 0.
 

@@ -74,7 +74,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 
 
-@rule("KIT115", "warning")
+@rule("KIT115", "warning", needs=("gb",))
 def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
     """MIG devices that the tasks share, or that one training cannot use together.
 
@@ -194,9 +194,11 @@ def _files_in_memory(script: BatchScript) -> Iterator[Problem]:
     memory, comments = script.directive("mem"), [text for _, text in script.comment_lines]
     most = _memory(memory.value) if memory is not None else None
     for step in script.batch_commands if memory is not None and most else ():
+        if step.name not in {"cp", "rsync", "tar"}:
+            continue
         targets = step.texts if step.name == "tar" else step.texts[-1:]
         some = any(re.match(r"--(include|exclude|files-from|filter)\b", text) for text in step.texts)
-        if step.name not in {"cp", "rsync", "tar"} or some or not any(map(_IN_MEMORY.match, targets)):
+        if some or not any(map(_IN_MEMORY.match, targets)):
             continue
         names = (PurePath(text).name for text in step.texts[1:] if not re.match(_IN_MEMORY.pattern + "|-", text))
         total = sum(

@@ -32,7 +32,7 @@ def _requeues_in(step: TracedCommand) -> bool:
     return bool(_REQUEUES.search(step.trap_code)) or (step.name == "scontrol" and "requeue" in step.texts[1:3])
 
 
-@rule("KIT413", "warning")
+@rule("KIT413", "warning", needs=("requeue",))
 def truncated_log(script: BatchScript) -> Iterator[Problem]:
     """A requeued job overwrites its log.
 
@@ -209,7 +209,9 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
     chain += [
         number
         for number, text in script.comment_lines
-        if (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text)) and not AUXILIARY_NAME.match(job[0])
+        if "sbatch" in text
+        and (job := re.search(r"\bsbatch\b.*\bafter(any|notok):.*", text))
+        and not AUXILIARY_NAME.match(job[0])
     ]
     for launch in script.training if chain else ():
         values = list(launch.option_values())
@@ -303,6 +305,8 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Fix: delete the folder only after the training has succeeded, or only files that no job needs.
     Documented: sbatch(1), --requeue; bash(1), trap.
     """
+    if {"find", "rm", "trap"}.isdisjoint(script.command_names):
+        return
     place = _requeues(script)
     handlers = {step.trap_code for step in script.commands} - {""}
     for step in script.batch_commands:

@@ -120,11 +120,14 @@ def _shows_output(step: TracedCommand) -> bool:
 
 def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
     """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
+    traced = [step for step in script.batch_commands if "xtrace" in step.options]
+    if not traced:
+        return
     # A comment behind a command may tell what it reads. A comment above it may be about anything.
     code = "\n".join(line for line in script.lines if not line.lstrip().startswith("#"))
     upper = re.findall(r"\b[A-Z][A-Z0-9_]+\b", code)
     named = next((name for name in upper if is_secret_name(name) and name not in script.assigned), None)
-    for step in [step for step in script.batch_commands if "xtrace" in step.options]:
+    for step in traced:
         if named and step.name in {"source", "."} and re.search(r"(\A|/)[\w-]*\.env\Z", "".join(step.texts[1:2])):
             what = f"set -x prints the lines of {step.texts[1]} into the log, such as that of {named}"
             yield Problem(step, what, "write set +x before it", (step.options["xtrace"],), certain=False)
@@ -158,6 +161,8 @@ def _secrets_shown(launch: LaunchLine) -> Iterator[Problem]:
 
 def _secrets_of_lines(script: BatchScript) -> Iterator[Problem]:
     """Find tokens of a known form, and lines of ~/.netrc."""
+    if "password" not in script.text and not SHAPES.search(script.text):
+        return
     for number, line in enumerate(script.lines, start=1):
         netrc = "password" in line and re.search(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+([^\s'\"$]{6,})", line)
         if netrc:

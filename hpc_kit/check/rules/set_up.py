@@ -246,7 +246,7 @@ _OWN_FOLDER = re.compile(
 )
 
 
-@rule("KIT127")
+@rule("KIT127", needs=("dirname", "realpath", "readlink", "%/*"))
 def folder_of_the_copy(script: BatchScript) -> Iterator[Problem]:
     """The script looks for files beside itself.
 

@@ -25,7 +25,7 @@ _HARMLESS = frozenset({17, 18, 23, 28})
 """CHLD, CONT, URG, WINCH: they do not end a shell without a trap."""
 
 
-@rule("KIT411")
+@rule("KIT411", needs=("trap", "--si"))
 def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     """The batch shell does not handle the signal of --signal=B:.
 
@@ -236,7 +236,7 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
 _FORWARDED = frozenset({"TERM", "INT", "HUP", "QUIT"})
 
 
-@rule("KIT419", "warning")
+@rule("KIT419", "warning", needs=("$!", "--si"))
 def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
     """A launcher or a shell swallows the signal of --signal.
 

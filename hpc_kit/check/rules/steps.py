@@ -86,7 +86,7 @@ def code_without_quotes(script: BatchScript) -> Iterator[Problem]:
             yield Problem(code, what, f"write bash -c '{code.text} {following[0].text} ...'", (launch.line,))
 
 
-@rule("KIT220")
+@rule("KIT220", needs=("srun",))
 def larger_step(script: BatchScript) -> Iterator[Problem]:
     """A step asks for more than the job has.
 
@@ -272,7 +272,7 @@ def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
     return next((word for word in tested if not word.startswith("-")), None)
 
 
-@rule("KIT223", "warning")
+@rule("KIT223", "warning", needs=("srun",))
 def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     """Two steps at the same time need the same resources.
 
@@ -412,7 +412,7 @@ def waits_inside_loop(script: BatchScript, step: TracedCommand) -> bool:
 _RECORD = re.compile(r"\s*(\*|[\d$]\S*)\s+\S")
 
 
-@rule("KIT232")
+@rule("KIT232", needs=("--mu",))
 def tasks_without_program(script: BatchScript) -> Iterator[Problem]:
     """The file of --multi-prog does not fit the number of tasks.
 

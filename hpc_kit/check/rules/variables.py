@@ -17,7 +17,7 @@ from hpc_kit.check.text_edits import Edit
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
 
 
-@rule("KIT128", "warning")
+@rule("KIT128", "warning", needs=("~",))
 def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
     """A `~` in quotes.
 
@@ -57,14 +57,15 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
     known = set_variables(script)
-    unread, seen = _unread_variables(script), set[str]()
+    seen = set[str]()
     meant: dict[str, str | None] = {}
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
     for _, part in script.nested_parts:
         name = part.text
-        optional = re.match(r":?[-+?=]", part.detail)
-        if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
+        if part.kind != "variable" or name in known or name in seen or not name.isidentifier():
+            continue
+        if _HAS_DEFAULT.match(part.detail):
             continue
         if name not in meant:
             if script.tests_variable(name):
@@ -72,7 +73,9 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
                 continue
             # Short names such as `LR` and `LN` resemble each other by chance.
             near = _resembling(name, known) if len(name) >= 6 else None
-            meant[name] = near or next((other for other in unread if _shares_word(name, other)), None)
+            meant[name] = near or next(
+                (other for other in _unread_variables(script) if _shares_word(name, other)), None
+            )
         match = meant[name]
         if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:
             seen.add(name)
@@ -82,6 +85,9 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
             seen.add(name)
             what = f"nothing sets ${name}; there is ${match}"
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
+
+
+_HAS_DEFAULT = re.compile(r":?[-+?=]")
 
 
 def _unread_variables(script: BatchScript) -> list[str]:
@@ -96,6 +102,9 @@ _SET_OUTSIDE = re.compile(
     r"|\w+_(HOME|PREFIX|ROOT|(INC|INCLUDE|LIB|LIBRARY)(_?(DIR|PATH))?)\Z"
 )
 """Variables of Slurm, of modules, and of the user's own settings for libraries."""
+
+
+_OF_SLURM = sorted(JOB_VARIABLES | set(TASK_VARIABLES))
 
 
 def _shares_word(name: str, other: str) -> bool:
@@ -114,7 +123,7 @@ def _resembling(name: str, known: set[str]) -> str | None:
     if name.startswith("SLURM_"):
         if name in JOB_VARIABLES or re.match(r"SLURM_(\w+_)?(HET|PACK|CLI|SPANK|STEP|TRES|TOPOLOGY)_", name):
             return None
-        near = get_close_matches(name, sorted(JOB_VARIABLES | set(TASK_VARIABLES)), n=1, cutoff=0.8)
+        near = get_close_matches(name, _OF_SLURM, n=1, cutoff=0.8)
         return near[0] if near else None
     for other in get_close_matches(name, sorted(known), n=1, cutoff=0.85):
         pieces = SequenceMatcher(None, name, other).get_opcodes()
@@ -129,7 +138,7 @@ def _resembling(name: str, known: set[str]) -> str | None:
 _WHOLE_LIST = re.compile(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
 
 
-@rule("KIT139")
+@rule("KIT139", needs=("=(",))
 def first_element(script: BatchScript) -> Iterator[Problem]:
     """The name of a list without `[@]` is its first element.
 
@@ -227,7 +236,7 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, f"NCCL reads a number: {each.name}={each.value.text} is 0", "write 1", (each.line,))
 
 
-@rule("KIT143")
+@rule("KIT143", needs=("${now", "${hydra", "${oc."))
 def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
     """The shell expands an expression that is meant for Hydra.
 
@@ -245,7 +254,7 @@ def expanded_resolver(script: BatchScript) -> Iterator[Problem]:
             yield Problem(part.origin, what, "use single quotes", (step.line,))
 
 
-@rule("KIT145")
+@rule("KIT145", needs=("..", "seq", "eval"))
 def unexpanded_range(script: BatchScript) -> Iterator[Problem]:
     """A range in braces that bash does not expand.
 
@@ -277,7 +286,7 @@ def unexpanded_range(script: BatchScript) -> Iterator[Problem]:
             yield Problem(alone, what, "remove the quotes")
 
 
-@rule("KIT146", "warning")
+@rule("KIT146", "warning", needs=("..",))
 def expanded_shards(script: BatchScript) -> Iterator[Problem]:
     """The shell expands a range that is meant for the program.
 
@@ -330,8 +339,10 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         return
     for step in script.batch_commands:
         output = step.syntax.output
+        if output is None:
+            continue
         quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
-        if output is None or quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
+        if quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
             continue
         text = "".join(part.text for part in step.syntax.document or ())
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
@@ -353,9 +364,11 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
     Find quotes in the value of a variable, too: they are characters, and the text between them becomes several words.
     """
     for step, part in script.nested_parts:
-        selects = re.match(r"\s*NR\s*==\s*\$(SLURM_\w+)|\$\{?(SLURM_\w+?)\}?p\Z", part.text) if part.quoted else None
+        if part.kind != "text" or not part.quoted or "SLURM_" not in part.text:
+            continue
+        selects = re.match(r"\s*NR\s*==\s*\$(SLURM_\w+)|\$\{?(SLURM_\w+?)\}?p\Z", part.text)
         filters = selects and re.search(r"\b(awk|gawk|mawk|sed)\b", script.lines[part.origin.line - 1])
-        if selects and filters and part.kind == "text" and not step.in_task:
+        if selects and filters and not step.in_task:
             what = f"${selects[1] or selects[2]} in single quotes stays as it is: awk and sed do not know the variable"
             yield Problem(part.origin, what, "use double quotes", (step.line,), certain=True)
     written = [each for step in script.batch_commands for each in step.written_assignments]
@@ -367,7 +380,8 @@ def _single_quotes(script: BatchScript) -> Iterator[Problem]:
         # A `:` is in front of the next component of a step, such as the shell of other tasks.
         words = list(takewhile(lambda word: word.raw not in {"--", ":"}, launch.inner_command.syntax.words))
         for word in words:
-            name = match[1] if (match := re.fullmatch(r"\$\{?(\w+)\}?", word.raw)) else ""
+            match = re.fullmatch(r"\$\{?(\w+)\}?", word.raw) if word.raw.startswith("$") else None
+            name = match[1] if match else ""
             given = next((each for each in written if each.name == name and _INNER_QUOTES.search(each.value.raw)), None)
             # A later assignment may replace the value.
             if given is not None and re.search("[\"']", "".join(launch.inner_command.texts)):
