@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pocketslurm.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
 CONF_VARIABLE = "HPC_KIT_SLURM_CONF"
@@ -117,15 +117,12 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 def check_private(directory: Path) -> None:
     """Refuse a state directory in which another user could change what this user executes.
 
+    Group members may write to folders above it: many systems give each user a private group.
+
     Raises:
         PermissionError: The directory, its commands or its database belong to another user, or others may write; or
-            every user may rename a folder above it.
+            another user may rename a folder or a link above it.
     """
-    for folder in directory.resolve().parents:
-        mode = folder.stat().st_mode
-        # In a folder such as /tmp, only the owner of a file may rename it.
-        if mode & 0o002 and not mode & stat.S_ISVTX:
-            raise PermissionError(f"others may write to {folder}, above it: chmod o-w {shlex.quote(str(folder))}")
     for path in (directory, directory / "bin", directory / DATABASE, directory / CONF_NAME):
         with suppress(FileNotFoundError):
             found = path.stat()
@@ -133,6 +130,26 @@ def check_private(directory: Path) -> None:
                 raise PermissionError(f"{path.name} belongs to another user")
             if found.st_mode & 0o022:
                 raise PermissionError(f"others may write to {path.name}: chmod go-w {shlex.quote(str(path))}")
+    # In a user namespace, as of Apptainer, root is another number.
+    trusted = {os.getuid(), 0, Path("/").stat().st_uid}
+    elsewhere = f"choose a place outside, such as {STATE_VARIABLE}=/var/tmp/slurm-{os.getuid()}"
+    for path in _folders_and_links(directory.absolute()):
+        found = path.lstat()
+        if found.st_uid not in trusted:
+            raise PermissionError(f"{path} belongs to another user: {elsewhere}")
+        # In a folder such as /tmp, only the owner of a file may rename it. The mode of a link means nothing.
+        if found.st_mode & 0o002 and not found.st_mode & stat.S_ISVTX and not stat.S_ISLNK(found.st_mode):
+            own = found.st_uid == os.getuid()
+            remedy = f"chmod o-w {shlex.quote(str(path))}" if own else elsewhere
+            raise PermissionError(f"others may write to {path}, above it: {remedy}")
+
+
+def _folders_and_links(path: Path) -> Iterator[Path]:
+    """Yield an absolute path and all folders above it; also those of the target of each link among them."""
+    for each in (path, *path.parents):
+        yield each
+        if each.is_symlink():
+            yield from _folders_and_links(each.parent / each.readlink())
 
 
 def is_full(directory: Path, error: Exception) -> bool:

@@ -149,8 +149,8 @@ def _read_chunks(log: Path) -> Iterator[str]:
     remedy = "see whether the job has started: hpc-kit status; --batch prints the output of its script"
     failed = explain_file_errors(UnknownJob, what, remedy)
     with failed, log.open(encoding="utf-8", errors="replace", newline="") as file:
-        # A whole line at a time, so that no escape sequence is cut in two. A line may be longer than memory.
-        while text := file.readline(_CHUNK):
+        # Whole lines, so that no escape sequence is cut in two. A line may be longer than memory.
+        while text := file.read(_CHUNK) + file.readline(_CHUNK):
             yield text
 
 

@@ -26,8 +26,8 @@ _ESCAPES = (
     r"|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # strings up to their end: title, clipboard
     r"|\x1b[ -/]*[0-~]?"
 )
-_UNFINISHED_COLOUR = r"\x1b\[(?!(?:[0-9;:]*;)?0*m)[0-9;:]+m[^\x1b\r\n]*(?=[\r\n]|\Z)"
-"""The rest of a line behind a last colour that is no reset."""
+_OPEN_COLOUR = r"\x1b\[(?!(?:[0-9];)*0*m)[0-9;:]+m[^\x1b]*\Z"
+"""The end of a text from its last colour, if that is no reset."""
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+"
 """Control characters, and those that reverse the order of the text that follows."""
 
@@ -35,11 +35,13 @@ _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\
 def clean_text(text: str) -> str:
     """Return a text without control characters. Colours, tabs, line breaks and carriage returns stay.
 
-    Each line ends in the colour of the terminal: a program may have been stopped, or its line cut, in another one.
+    The text ends in the colour of the terminal: a program may have been stopped, or its line cut, in another one.
     """
     if "\x1b" in text:
         text = re.sub(_ESCAPES, lambda match: match["colour"] or "", text)
-        text = re.sub(_UNFINISHED_COLOUR, "\\g<0>\x1b[0m", text)
+        if re.search(_OPEN_COLOUR, text):
+            last = len(text.rstrip("\r\n"))
+            text = f"{text[:last]}\x1b[0m{text[last:]}"
     return re.sub(_CONTROLS, "", text)
 
 

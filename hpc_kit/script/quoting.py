@@ -18,7 +18,6 @@ from hpc_kit.errors import TemplateError
 
 if TYPE_CHECKING:
     from jinja2 import Environment, nodes
-    from jinja2.runtime import Context
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]*&|()!<>?^~{}-]*\Z")
 _COMMENT_WIDTH = 116
@@ -110,9 +109,6 @@ def raw_shell(value: object) -> str:
 _PLAIN_TYPES = (str, int, float, tuple, list, dict)
 """Types whose methods a template may call."""
 
-_LARGEST = 1 << 20
-"""Largest size of a value that a template computes."""
-
 _CALLABLE = (run_files.rank_log,)
 
 RUN_FILES = MappingProxyType({
@@ -142,20 +138,6 @@ def quoting_environment(**options: Any) -> Environment:
     class QuotingEnvironment(ImmutableSandboxedEnvironment):
         """Checks a template before it compiles it."""
 
-        # Without this, Jinja2 computes them while it compiles the template.
-        intercepted_binops = frozenset({"*", "**"})
-
-        def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-            _check_size(operator, left, right)
-            return super().call_binop(context, operator, left, right)
-
-        def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-            # Methods such as ljust make a text of any length.
-            if isinstance(getattr(obj, "__self__", None), str):
-                for each in args:
-                    _check_size("*", "a", each)
-            return super().call(context, obj, *args, **kwargs)
-
         def is_safe_callable(self, obj: Any) -> bool:
             # The sandbox of Jinja2 refuses names with an underscore. A module or a Path in a value needs none.
             owner = getattr(obj, "__self__", obj)
@@ -171,17 +153,6 @@ def quoting_environment(**options: Any) -> Environment:
     environment.filters.update(FILTERS)
     environment.globals["run_files"] = RUN_FILES
     return environment
-
-
-def _check_size(operator: str, left: object, right: object) -> None:
-    """Refuse `'a' * 3000000000` and `9 ** 9 ** 9`, which would fill the memory."""
-    if operator == "**":
-        size = abs(right) if isinstance(right, int) else 0
-    else:
-        text, number = (left, right) if isinstance(left, str | list | tuple) else (right, left)
-        size = len(text) * number if isinstance(text, str | list | tuple) and isinstance(number, int) else 0
-    if size > _LARGEST:
-        raise OverflowError(f"`{operator}` would make a value of {size} characters or digits")
 
 
 def check_values(template: nodes.Template, file: str) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
 
+_CPU_SECONDS = 5.0
+"""CPU that rendering a template may use. The shipped ones need a tenth of a second with an empty cache."""
+
 
 def render(
     job: str | Path | Job,
@@ -133,7 +136,7 @@ def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> Non
 
 def fill_template(path: Path, values: Mapping[str, object], root: Path) -> str:
     """Return the text of a template with its values."""
-    with _template_errors(path.name.removesuffix(search_path.TEMPLATE)):
+    with _template_errors(path.name.removesuffix(search_path.TEMPLATE)), _cpu_limit():
         text = _environment(root, path.parent).get_template(path.name).render(values)
     _check_text(text)
     return text
@@ -190,8 +193,39 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         usable = found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
-    # Files of releases without the sandbox, or without its limits, have another name.
-    return Cache(str(folder), "limited-%s.cache") if usable else None
+    # Files of releases without the sandbox have another name.
+    return Cache(str(folder), "sandboxed-%s.cache") if usable else None
+
+
+@contextmanager
+def _cpu_limit() -> Iterator[None]:
+    """Raise TimeoutError in the block when it has used too much CPU.
+
+    Python runs signal handlers in the main thread only: other threads have no limit. Nor has a program that uses
+    SIGPROF itself, such as a profiler.
+    """
+    import signal
+    import time
+    from threading import current_thread, main_thread
+
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGPROF) != signal.SIG_DFL:
+        yield
+        return
+    end = time.thread_time() + _CPU_SECONDS
+
+    def stop(*_: object) -> None:
+        # The timer counts the CPU of all threads.
+        if time.thread_time() >= end:
+            raise TimeoutError(f"rendering took longer than {_CPU_SECONDS:g} s of CPU")
+
+    signal.signal(signal.SIGPROF, stop)
+    try:
+        # It repeats, because Jinja2 ignores exceptions in constant expressions while it compiles them.
+        signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS, _CPU_SECONDS / 10)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
 @contextmanager
@@ -234,8 +268,8 @@ def _template_errors(name: str) -> Iterator[None]:
 
 
 _REMEDIES = {
-    "OverflowError": "read the template before you use this project; the values of a job are short",
     "RecursionError": "give the template another name than the one that it extends or includes",
+    "TimeoutError": "read the template: a loop or a repeated text in it does not end",
     "TemplateRuntimeError": "fill the block 'launch' of base.sbatch.j2: see {page}",
     "UnicodeDecodeError": "save the template as UTF-8",
 }

@@ -60,7 +60,10 @@ def test_only_colours_are_left_of_escape_sequences(text: str, clean: str) -> Non
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
-        (f"{RED}one\ntwo\n", f"{RED}one{PLAIN}\ntwo\n"),
+        (f"{RED}Error 1\nline 2\n{PLAIN}", f"{RED}Error 1\nline 2\n{PLAIN}"),
+        (f"{RED}one\ntwo\n", f"{RED}one\ntwo{PLAIN}\n"),
+        (f"one\n{RED}\r\n", f"one\n{RED}{PLAIN}\r\n"),
+        ("\x1b[38;5;0mblack", f"\x1b[38;5;0mblack{PLAIN}"),
         (f"{RED}one", f"{RED}one{PLAIN}"),
         (f"{RED}one{PLAIN} two", f"{RED}one{PLAIN} two"),
         (f"{RED}one\x1b[m two", f"{RED}one\x1b[m two"),
@@ -68,7 +71,7 @@ def test_only_colours_are_left_of_escape_sequences(text: str, clean: str) -> Non
         (f"{RED}a\x1b[32mb\n", f"{RED}a\x1b[32mb{PLAIN}\n"),
     ],
 )
-def test_a_colour_ends_with_its_line(text: str, clean: str) -> None:
+def test_a_colour_ends_with_the_text(text: str, clean: str) -> None:
     assert clean_text(text) == clean
 
 
@@ -82,6 +85,15 @@ def test_a_log_changes_no_title_and_erases_nothing(project: Path) -> None:
         assert f"{RED}one{PLAIN}\n" in output
         assert TITLE not in output
         assert CLEAR not in output
+
+
+def test_a_log_keeps_a_colour_over_several_lines(project: Path) -> None:
+    run = project / "runs" / "job" / "12"
+    run.mkdir(parents=True)
+    (run / "rank-0.log").write_text(f"{RED}Error 1\nline 2{PLAIN}\n{RED}killed\n")
+    (run / "end").write_text("0 1.0\n")
+    output = output_in_terminal(project, "logs", "12")
+    assert f"{RED}Error 1\nline 2{PLAIN}\n{RED}killed{PLAIN}\n" in output
 
 
 def test_an_error_message_changes_no_title(project: Path) -> None:

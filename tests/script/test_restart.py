@@ -78,7 +78,7 @@ def submit(
 
 def await_end(run: Path) -> int:
     """Return the exit code of the job after its last attempt."""
-    wait_for(lambda: (run / END).is_file() and (run / END).read_text(), seconds=60)
+    wait_for(lambda: (run / END).is_file() and (run / END).read_text(), seconds=240)
     return int((run / END).read_text().split()[0])
 
 

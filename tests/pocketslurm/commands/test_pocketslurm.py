@@ -15,7 +15,7 @@ import pytest
 from pocketslurm.commands.pocketslurm import install, queue_directory
 from pocketslurm.errors import StateError
 from pocketslurm.queue.state import StateDirectory
-from pocketslurm.settings import Settings
+from pocketslurm.settings import Settings, check_private
 from tests.conftest import ROOT
 
 
@@ -129,6 +129,51 @@ def test_a_state_directory_that_others_may_rename_is_refused(tmp_path: Path) -> 
         for words in (["path", "--state", str(state)], ["squeue"]):
             done = call(*words, environ={"HPC_KIT_SLURM_STATE": str(state)})
             assert (done.returncode, f"chmod o-w {shared}\n" in done.stderr) == (status, status == 1), done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_state_directory_in_a_folder_of_another_user_is_refused(tmp_path: Path, mode: int) -> None:
+    state = tmp_path / "theirs" / "lab" / "queue"
+    StateDirectory.open(install(Settings(cpus=3), state, os.environ)).close()
+    theirs = tmp_path / "theirs"
+    theirs.chmod(mode)
+    check_private(state)
+    os.chown(theirs, 1234, -1)
+    with pytest.raises(PermissionError, match=f"^{theirs} belongs to another user: .*HPC_KIT_SLURM_STATE=/"):
+        check_private(state)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("link", ["first", "second", "queue"])
+def test_a_link_of_another_user_on_the_way_is_refused(tmp_path: Path, link: str) -> None:
+    (tmp_path / "real" / "queue").mkdir(parents=True)
+    (tmp_path / "second").symlink_to(tmp_path / "real")
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "queue").symlink_to("first/queue")
+    check_private(tmp_path / "queue")
+    os.chown(tmp_path / link, 1234, -1, follow_symlinks=False)
+    with pytest.raises(PermissionError, match=f"^{tmp_path / link} belongs to another user: "):
+        check_private(tmp_path / "queue")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_user_who_cannot_change_a_folder_of_root_is_sent_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Volumes of containers belong to root, and everyone may write."""
+    volume = tmp_path / "volume"
+    state = volume / "queue"
+    state.mkdir(parents=True)
+    volume.chmod(0o777)
+    os.chown(state, 1234, -1)
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    with pytest.raises(PermissionError) as caught:
+        check_private(state)
+    assert str(caught.value) == (
+        f"others may write to {volume}, above it: choose a place outside, "
+        "such as HPC_KIT_SLURM_STATE=/var/tmp/slurm-1234"
+    )
 
 
 def test_a_full_disk_asks_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
