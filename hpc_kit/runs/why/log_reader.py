@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from hpc_kit.run_files import PATCH, RECORD, STEPS, SUMMARY, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 READ_BYTES = 1 << 16
 """Bytes of one block. Blocks of this size stay in the cache of a CPU."""
@@ -30,12 +30,6 @@ LABEL_SAMPLE = 32
 
 STATES = 10
 """States of a progress bar that count as one line of progress."""
-
-MIN_RUN = 8
-"""Lines of one shape in sequence, on average, that are compared as a whole."""
-
-MAX_COPIED = 50
-"""Shapes of which copies are kept."""
 
 MAX_SHAPES = 200_000
 MANY_SHAPES = 20_000
@@ -290,15 +284,6 @@ class ShapeMemory:
         self.plain: set[bytes] = set()
         self.counting: set[bytes] = set()
         """Shapes of progress, such as steps and losses."""
-        self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
-
-    def copies_of(self, shape: bytes) -> list[tuple[bytes, int]]:
-        """Return many lines of a shape, and how many they are, in falling order."""
-        if shape not in self._copies:
-            if len(self._copies) >= MAX_COPIED:
-                self._copies.clear()
-            self._copies[shape] = [((shape + b"\n") * number, number) for number in (512, 64, 8, 1)]
-        return self._copies[shape]
 
     def add(self, shape: bytes, text: str) -> bool:
         """Remember the shape of a line. Return whether it is a new shape of progress."""
@@ -356,23 +341,19 @@ class LogReader:
 
     def count_progress(self) -> int:
         """Return the lines since `freeze` that repeat a shape of progress: the program went on."""
-        if self._progress_shapes is not None:
-            # Most lines of a block have the same few shapes.
-            self._add_progress(Counter(self._shapes[self._counted : self._position]))
-            self._counted = self._position
-        return self._progress
-
-    def _add_progress(self, lines: Mapping[bytes, int]) -> None:
         seen, counting = self._progress_shapes, self._memory.counting
         if seen is None:
-            return
-        for line, number in lines.items():
+            return self._progress
+        # Most lines of a block have the same few shapes.
+        for line, number in Counter(self._shapes[self._counted : self._position]).items():
             states = line.split(b"\r") if b"\r" in line else [line]
             if shapes := counting.intersection(states):
                 is_known = not seen.isdisjoint(shapes)
                 # A progress bar that is closed prints a few states more.
                 self._progress += (number - (not is_known)) * (1 + len(states) // STATES)
                 seen |= shapes
+        self._counted = self._position
+        return self._progress
 
     def has_progress(self) -> bool:
         """Return whether the file contains lines of a shape of progress."""
@@ -414,13 +395,7 @@ class LogReader:
 
     def _lines_of(self, block: bytes) -> Iterator[tuple[int, str, bytes]]:
         """Yield the lines of a block whose shapes are new, and those that follow while the reader wants all."""
-        text = block.translate(None, _DIGITS)
-        if not self._wants_all() and (known := self._count_known(text + b"\n")):
-            self.lines += sum(known.values())
-            self._add_progress(known)
-            self._shapes, self._counted, self._position = [], 0, 0
-            return
-        shapes = self._shapes = text.split(b"\n")
+        shapes = self._shapes = block.translate(None, _DIGITS).split(b"\n")
         first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
         distinct = set(shapes)
@@ -441,27 +416,6 @@ class LogReader:
         # Before the first error, lines are only noted as normal output.
         else:
             self._seen |= distinct & self._memory.plain
-
-    def _count_known(self, text: bytes) -> Counter[bytes] | None:
-        """Return the number of lines of each shape, if all are known. Return None if they are not, or alternate.
-
-        Programs print thousands of steps of one shape. To compare them with copies is faster than to split them.
-        """
-        known = self._seen if self._progress_shapes is None else self._memory.plain
-        counts: Counter[bytes] = Counter()
-        position = runs = lines = 0
-        while position < len(text):
-            end = text.find(b"\n", position) + 1
-            shape = text[position : end - 1]
-            if shape not in known or lines < MIN_RUN * (runs - MIN_RUN):
-                return None
-            position, number = end, 1
-            for copies, size in self._memory.copies_of(shape) if text.startswith(shape, end) else ():
-                while text.startswith(copies, position):
-                    position, number = position + len(copies), number + size
-            counts[shape] += number
-            runs, lines = runs + 1, lines + number
-        return counts
 
     def _indices(self, shapes: list[bytes], new: set[bytes]) -> Iterator[int]:
         """Yield the indices of lines to read, in order. What the reader wants may change with each line."""
