@@ -26,7 +26,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
         for each in reversed(missing):
             each.mkdir(mode, exist_ok=True)
             made.append(each)
-            keep_entries(each)
+            protect_entries(each)
     except OSError as error:
         remove_empty_folders(made)
         raise RecordError(
@@ -37,7 +37,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
     return made
 
 
-def keep_entries(folder: Path) -> None:
+def protect_entries(folder: Path) -> None:
     """Set the sticky bit of a folder that others may write to: they cannot rename or delete entries of this user."""
     with suppress(OSError):  # it is another user's folder
         mode = folder.stat().st_mode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shlex
 import sys
@@ -29,8 +28,6 @@ SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 FORMATS = ("text", "json", "sarif", "github")
 _WIDTH = 150
 """Maximum number of letters of a printed line of a script."""
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""With 700, the default of Python, a tenth of the time of a check is for garbage."""
 _SEVERAL = "several scripts; name one to run it"
 
 
@@ -71,7 +68,6 @@ def command(
         echo(explain(code), nl=False)
         return 0
     form = form or ("json" if as_json else "text")
-    _collect_seldom()
     reports = []
     # Without a name, the job is the program behind --.
     for job in jobs or (None,):
@@ -88,14 +84,6 @@ def command(
         reports.append(report)
     _print_reports(reports, form)
     return int(any(strict or finding.severity == "error" for report in reports for finding in report.findings))
-
-
-def _collect_seldom() -> None:
-    """Collect garbage after a few scripts rather than several times for each, without the tables of the rules."""
-    import hpc_kit.check.rules  # noqa: F401 - its objects live as long as the process
-
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def _print_reports(reports: list[CheckReport], form: str) -> None:

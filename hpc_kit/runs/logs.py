@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, literal_pattern, working_folder
-from hpc_kit.shared_folders import keep_entries, make_folder, remove_empty_folders
+from hpc_kit.shared_folders import make_folder, protect_entries, remove_empty_folders
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import array_index, base_id
 from hpc_kit.spec.resolve import Resolved
@@ -90,7 +90,7 @@ def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False)
     logs, launch = log_patterns_of(resolved, root), resolved.job.launch
     folder = working_folder(resolved, root) / resolved.log_folder
     made = make_folder(folder)
-    keep_entries(folder)  # a script that was submitted by hand has created it
+    protect_entries(folder)  # a script that was submitted by hand has created it
     # The script creates the run folder, which is the default folder of rank logs.
     named = [logs.batch, logs.batch_error, logs.ranks if launch.output else None, logs.ranks_error]
     try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hpc_kit.errors import RecordError, explain_file_errors
 from hpc_kit.run_files import write_whole
 from hpc_kit.script.context import working_folder
-from hpc_kit.shared_folders import belongs_to_user, keep_entries, make_folder, own_folder
+from hpc_kit.shared_folders import belongs_to_user, make_folder, own_folder, protect_entries
 from hpc_kit.spec import search_path
 from hpc_kit.spec.resolve import Resolved
 
@@ -73,7 +73,7 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     with explain_file_errors(RecordError, what, remedy):
         for parent in (folder.parent, folder.parent.parent):
             if parent != project:
-                keep_entries(parent)
+                protect_entries(parent)
         if not belongs_to_user(folder):
             raise RecordError(what, found="it belongs to another user, who could change your jobs", remedy=remedy)
         # Other members of the project may submit the script. The files contain no values of a job.

@@ -18,6 +18,8 @@ from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import Settings, check_private
 from tests.conftest import ROOT
 
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+
 
 def call(
     *argv: str, stdin: str = "", folder: Path | None = None, environ: dict[str, str] | None = None
@@ -131,7 +133,7 @@ def test_a_state_directory_that_others_may_rename_is_refused(tmp_path: Path) -> 
             assert (done.returncode, f"chmod o-w {shared}\n" in done.stderr) == (status, status == 1), done.stderr
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@as_root
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
 def test_a_state_directory_in_a_folder_of_another_user_is_refused(tmp_path: Path, mode: int) -> None:
     state = tmp_path / "theirs" / "lab" / "queue"
@@ -144,7 +146,7 @@ def test_a_state_directory_in_a_folder_of_another_user_is_refused(tmp_path: Path
         check_private(state)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@as_root
 @pytest.mark.parametrize("link", ["first", "second", "queue"])
 def test_a_link_of_another_user_on_the_way_is_refused(tmp_path: Path, link: str) -> None:
     (tmp_path / "real" / "queue").mkdir(parents=True)
@@ -157,7 +159,7 @@ def test_a_link_of_another_user_on_the_way_is_refused(tmp_path: Path, link: str)
         check_private(tmp_path / "queue")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@as_root
 def test_a_user_who_cannot_change_a_folder_of_root_is_sent_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +188,7 @@ def test_a_full_disk_asks_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(caught.value.remedy).startswith("free some space there, or set HPC_KIT_SLURM_STATE")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@as_root
 @pytest.mark.parametrize("name", [".", "bin", "slurm.db"])
 def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     state = tmp_path / "queue"
