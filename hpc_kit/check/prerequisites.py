@@ -510,9 +510,6 @@ def programs_of(words: Sequence[str]) -> list[StartedProgram]:
     ]
 
 
-SECONDS = 10.0
-
-
 def check_faults(text: str, resolved: Resolved) -> None:
     """Refuse a script in which a rule finds an error.
 
