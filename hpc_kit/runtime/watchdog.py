@@ -32,7 +32,7 @@ from hpc_kit.run_files import (
 )
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
-from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, take_stacks
+from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, recognize_work, take_stacks
 from hpc_kit.runtime.variables import positive_seconds
 from hpc_kit.runtime.wait_sampler import NodeShares, WaitSampler
 
@@ -50,6 +50,9 @@ STALLED = 124
 DEFAULT_TIMEOUT = 600.0
 _STEP_FACTOR = 10
 _GAP_FACTOR = 2
+_WORK_FACTOR = 10
+"""A compilation, save or evaluation that the stacks show may last longer than a stall by this factor."""
+
 _LEAST_STEPS = 3
 """Steps before the first verdict. The first steps compile and allocate, and their time is not typical."""
 
@@ -59,6 +62,10 @@ _POLL_SECONDS = 5.0
 _WRITE_SECONDS = 10.0
 _COMPARE_SECONDS = 15.0
 """Time that ranks have to write their stacks before they are compared. A rank needs two polls to notice a stall."""
+
+
+_RETRY_SECONDS = 60.0
+"""Shortest time until the next comparison if a rank is at long work. Work that the stacks showed counts as long."""
 
 
 class Progress:
@@ -195,6 +202,10 @@ class Watchdog:
         self._shares = NodeShares(run, world.node_rank or 0, is_first=not world.local_rank)
         self._answered = self._requested()
         self._reported_step: int | None = None
+        self._next_comparison = 0.0
+        self._work: tuple[str, float] | None = None
+        """Long work that the stacks have shown, and when."""
+
 
     def stop(self) -> None:
         """End the thread, after the last progress is written."""
@@ -225,19 +236,32 @@ class Watchdog:
     def _look(self) -> None:
         if time.monotonic() - self._written >= _WRITE_SECONDS:
             self._write_progress()
+        self._look_for_work()
         requested = self._requested()
         if requested > self._answered:
             self._answered = requested
             self._write_stacks()
         quiet = _progress.stalled_for(self.least)
-        if quiet is not None and self._reported_step != _progress.step:
+        if quiet is None or self._reported_step == _progress.step or time.monotonic() < self._next_comparison:
+            return
+        try:
+            self._request_stacks()
+            self._conclude(quiet)
+        except OSError as error:  # a lost file system may be the cause of the stall
             self._reported_step = _progress.step
-            try:
-                self._write_stacks()
-                self._conclude(quiet)
-            except OSError as error:  # a lost file system may be the cause of the stall
-                problem = f"{self.run} cannot be written: {error.strerror or error}"
-                self._report(StallCause(problem, [], {}), self._describe_stall(quiet, problem))
+            problem = f"{self.run} cannot be written: {error.strerror or error}"
+            self._report(StallCause(problem, [], {}), self._describe_stall(quiet, problem))
+
+    def _look_for_work(self) -> None:
+        """Note long work that the stacks show. A loop of an evaluation is not always inside the model."""
+        now = time.monotonic()
+        if now - _progress.moved >= _POLL_SECONDS:
+            frames, own = sys._current_frames(), threading.get_ident()  # noqa: SLF001 - documented in spite of its name
+            del frames[own]
+            if work := recognize_work(frames, threading.main_thread().ident):
+                self._work = work, now
+        if self._work and (self._work[1] < _progress.moved or now - self._work[1] > _RETRY_SECONDS):
+            self._work = None
 
     def _write_progress(self) -> None:
         """Write the progress of the first rank of each node, at most every 10 seconds, and only a new one."""
@@ -277,19 +301,41 @@ class Watchdog:
         except OSError:
             return 0.0
 
+    def _request_stacks(self) -> None:
+        """Ask all ranks for their stacks, unless that has just happened. A rank in a phase has no stall of its own."""
+        if self._answered <= time.time() - self._stack_age():
+            self._write_stacks()
+            (self.run / STACKS / STACKS_REQUEST).write_text(f"{time.time()}\n")
+            self._answered = self._requested()
+
     def _write_stacks(self) -> None:
         folder = self.run / STACKS
         folder.mkdir(mode=0o700, exist_ok=True)
-        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=_progress.phase)
+        work = self._work[0] if self._work else None
+        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=_progress.phase, work=work)
         self._write(folder / rank_stacks(self.world.rank), stacks._asdict())
+
+    def _retry_seconds(self) -> float:
+        """Return the time until the next comparison if a rank is at long work."""
+        return max(_RETRY_SECONDS, _progress.limit(self.least) / 2)
+
+    def _stack_age(self) -> float:
+        """Return the largest age of stacks of this comparison, in seconds. The clocks of nodes may differ by as much."""
+        return min(time.monotonic() - _progress.moved, self._retry_seconds()) / 2
 
     def _conclude(self, quiet: float) -> None:
         """Compare the stacks of all ranks. The first rank that is ready reports, and ends the training if asked to."""
-        step = _progress.step
+        step, since = _progress.step, time.time() - self._stack_age()
         if self._over.wait(_COMPARE_SECONDS) or _progress.step != step:
             return
+        stacks = read_stacks(self.run, since=since)
+        patient = quiet < _WORK_FACTOR * _progress.limit(self.least)
+        if any(stack.phase or (stack.work and patient) for stack in stacks):
+            self._next_comparison = time.monotonic() + self._retry_seconds()
+            return
+        self._reported_step = step
+        cause = compare_stacks(stacks, self.world.world_size)
         began = time.time() - quiet - _COMPARE_SECONDS
-        cause = compare_stacks(read_stacks(self.run, since=began), self.world.world_size)
         sentence = self._describe_stall(quiet + _COMPARE_SECONDS, cause.sentence)
         path = self.run / STACKS / VERDICT
         with suppress(OSError):

@@ -35,7 +35,7 @@ QUICK = """
 import os, signal, sys, time
 from hpc_kit.runtime import wait_sampler, watchdog
 watchdog._POLL_SECONDS, watchdog._WRITE_SECONDS, watchdog._COMPARE_SECONDS = 0.1, 0.2, 1.5
-wait_sampler._PAUSES, wait_sampler._LEAST_WATCHED = (0.002, 0.01), 0.5
+watchdog._RETRY_SECONDS, wait_sampler._PAUSES, wait_sampler._LEAST_WATCHED = 3, (0.002, 0.01), 0.5
 import hpc_kit
 from torch import distributed as dist, ones
 with hpc_kit.distributed() as world:
@@ -137,6 +137,57 @@ def test_a_healthy_training_is_not_stopped(start: Start, run_folder: Path, act: 
     assert read_stall(run_folder) is None
 
 
+WORK = """
+import torch
+class SlowFile:
+    def write(self, data): time.sleep(0.08); return len(data)  # 94 times
+    def flush(self): pass
+model = torch.nn.Linear(2, 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "act",
+    [
+        "if step == 6 and world.rank == 0:\n    with hpc_kit.phase('evaluation'): time.sleep(8)",
+        WORK + "if step == 6 and world.rank == 0: torch.save({n: torch.zeros(n + 1) for n in range(12)}, SlowFile())",
+        WORK + "if step == 6 and world.rank == 0:\n    model.eval().register_forward_hook(lambda *_: time.sleep(0.5))\n"
+        "    for _ in range(16): model(torch.ones(2))",
+        "if step == 6 and world.rank == 0:\n    import torch\n    def backend(*_): time.sleep(8); return lambda x: (x,)\n"
+        "    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))",
+    ],
+    ids=["announced evaluation", "save", "evaluation", "compilation"],
+)
+def test_ranks_may_wait_for_a_rank_at_long_work(start: Start, run_folder: Path, act: str) -> None:
+    ranks = start(act, 2, HPC_KIT_WATCHDOG="stop")
+    for rank in ranks:
+        out, err = rank.communicate(timeout=200)
+        assert (rank.returncode, out, err) == (0, "done\n", "")
+    assert read_stall(run_folder) is None
+    # The ranks have asked each other.
+    assert (run_folder / "stacks" / "rank-0.json").exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_hang_inside_long_work_is_reported_later(start: Start, run_folder: Path) -> None:
+    act = WORK + "if step == 6:\n    SlowFile.write = lambda *_: time.sleep(500)\n    torch.save(model, SlowFile())"
+    (rank,) = start(act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="0.7")
+    error = rank.communicate(timeout=100)[1]
+    assert rank.returncode == 124
+    assert 7 < float(error.partition("no step has ended for ")[2].split()[0]) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_ranks_that_report_no_steps_are_compared_too(start: Start, run_folder: Path) -> None:
+    act = "hpc_kit.progress = lambda *_, **__: None if world.rank else watchdog.progress(step)\n"
+    ranks = start(act + "if step == 6 and world.rank == 1: time.sleep(100)", 2, HPC_KIT_WATCHDOG="stop")
+    assert "rank 0 waits in train.py:12 in <module> (all_reduce) for rank 1 on " in ranks[0].communicate(timeout=60)[1]
+    assert ranks[0].returncode == 124
+
+
 @pytest.mark.timeout(120)
 def test_a_stall_ends_the_job_also_if_the_run_folder_is_lost(start: Start, run_folder: Path) -> None:
     act = f"if step == 6: import shutil; shutil.rmtree({str(run_folder)!r}); time.sleep(100)"
@@ -180,6 +231,7 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
         ([stack(0, "a:1", waits=True), stack(1, "a:1", waits=True)], []),
         ([stack(0, "a:1", number=5), stack(1, "a:1", number=5, step=6), stack(2, "a:1", number=4)], [2]),
         ([stack(0, "a:1"), stack(1, "a:2")], []),
+        ([stack(0, "a:1", waits=True), stack(1, "a:9"), stack(2, "a:1", waits=True)._replace(step=None)], [1]),
     ],
     ids=[
         "it does not wait",
@@ -189,6 +241,7 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
         "all in one collective",
         "fewer collectives",
         "undecided",
+        "a rank without steps",
     ],
 )
 def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: list[int]) -> None:

@@ -419,8 +419,9 @@ class Attempt:
     def _row_event(self, name: str, row: JobRow, line: Line) -> Event:
         groups = {}
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
-            groups["user"] = f"user {by[1]}"
-            name = "job-cancelled-by-root" if by[1] in {"0", "root"} else name
+            is_own = by[1] == row.user
+            groups["user"] = f"its own user ({by[1]})" if is_own else f"user {by[1]}"
+            name = "job-cancelled-by-root" if by[1] in {"0", "root"} and not is_own else name
         hosts = expand_nodes(row.nodes)
         host = hosts[0] if len(hosts) == 1 else None
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)

@@ -197,6 +197,9 @@ def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
     if culprit.rule.class_ != "rendezvous-timeout":
         return None
+    joined = culprit.groups.get("joined")
+    if joined is not None and int(joined) >= len(attempt.evidence.ranks):
+        return None  # the waiting rank has counted all ranks that wrote logs
     came = {event.rank for event in attempt.of_class("rendezvous-timeout", "rendezvous")}
     absent = sorted(attempt.evidence.ranks - came)
     last = {key[1]: line for key, line in attempt.evidence.last.items()}

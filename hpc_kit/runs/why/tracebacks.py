@@ -73,7 +73,7 @@ _READS_ARGUMENT = re.compile(r"^(?!.*\w\[[^\[\]]*argv\[).*argv\[")
 
 _INSTALLED = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
+    r"|/torch/|/hpc_kit/runtime/|runpy\.py|\.p(?:yx|xi|xd)$"
 )
 """Files that are not of the program itself."""
 
