@@ -230,7 +230,7 @@ class RankStack(NamedTuple):
     """The latest collective that the rank has begun in the default process group: its number and call, by backend."""
 
     work: str | None = None
-    """Long work that the stacks show: `compilation`, `save` or `evaluation`."""
+    """Long work that the stacks show: `compilation`, `save`, `import` or `evaluation`."""
 
     @property
     def main(self) -> str:

@@ -141,18 +141,25 @@ def _failure_key(outcome: Outcome) -> tuple[str, ...]:
 
 def print_outcome(outcome: Outcome, client: SlurmClient | None) -> int:
     """Print the outcome of a job, the paths of its files and the next commands. Return its exit status."""
+    from hpc_kit.runs.first_failure import find_hidden_failure
+    from hpc_kit.runs.run_folders import open_run
+
+    hidden = None
     if outcome.failure:
         print_failure(outcome.failure, client=client)
     elif outcome.exit_status:
         print_line("ended", f"{outcome.state}: {outcome.sentence}")
     else:
         print_line("done", format_summary(outcome.summary) or outcome.sentence)
+        hidden = find_hidden_failure(open_run(outcome.run))
+        if hidden:
+            print_line("note", f"the log shows a failure: {hidden}")
     batch = f", {short_path(outcome.batch_log)}" if outcome.batch_log else ""
     print_line("logs", f"{short_path(outcome.run)}/rank-*.log{batch}")
     if outcome.record:
         print_line("record", short_path(outcome.record))
     rank = outcome.failure.rank if outcome.failure else None
-    print_next_steps(outcome.job_id, going=False, rank=rank, failed=outcome.exit_status != 0)
+    print_next_steps(outcome.job_id, going=False, rank=rank, failed=bool(outcome.exit_status or hidden))
     return outcome.exit_status
 
 

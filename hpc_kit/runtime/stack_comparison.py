@@ -49,7 +49,7 @@ def take_stacks(rank: int, host: str, *, step: int | None, phase: str | None, wo
 
 
 def recognize_work(frames: dict[int, FrameType], main: int | None) -> str | None:
-    """Return `compilation`, `save` or `evaluation` if the stacks show it: work that may take longer than a stall.
+    """Return `compilation`, `save`, `import` or `evaluation` if the stacks show it: work that may take long.
 
     Args:
         frames: The innermost frame of each thread, as from `sys._current_frames`.
@@ -66,6 +66,8 @@ def recognize_work(frames: dict[int, FrameType], main: int | None) -> str | None
             return None  # it waits for other ranks
         if any(name.endswith(file) and function in functions for file, functions in _SAVES):
             return "save"
+        if name == "<frozen importlib._bootstrap>" and function == "_load_unlocked":
+            return "import"
         if name.endswith(_MODULE_CALL[0]) and function == _MODULE_CALL[1]:
             # The outermost module decides: parts of a model in training may be frozen.
             evaluates = getattr(each.f_locals.get("self"), "training", True) is False

@@ -34,7 +34,7 @@ from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, recognize_work, take_stacks
 from hpc_kit.runtime.variables import positive_seconds
-from hpc_kit.runtime.wait_sampler import NodeShares, WaitSampler
+from hpc_kit.runtime.wait_sampler import NodeNotes, WaitSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ DEFAULT_TIMEOUT = 600.0
 _STEP_FACTOR = 10
 _GAP_FACTOR = 2
 _WORK_FACTOR = 10
-"""A compilation, save or evaluation that the stacks show may last longer than a stall by this factor."""
+"""Limits for which the main thread may be blocked inside a compilation, save or evaluation that the stacks show."""
 
 _LEAST_STEPS = 3
 """Steps before the first verdict. The first steps compile and allocate, and their time is not typical."""
@@ -199,13 +199,15 @@ class Watchdog:
         self._over = threading.Event()
         self._written, self._written_step = 0.0, -1
         self._sampler = WaitSampler()
-        self._shares = NodeShares(run, world.node_rank or 0, is_first=not world.local_rank)
+        self._notes = NodeNotes(run, world.node_rank or 0, is_first=not world.local_rank)
         self._answered = self._requested()
         self._reported_step: int | None = None
         self._next_comparison = 0.0
         self._work: tuple[str, float] | None = None
         """Long work that the stacks have shown, and when."""
 
+        self._switches, self._ran = 0, time.monotonic()
+        """Context switches of the main thread, and when their number has changed: a blocked thread has none."""
 
     def stop(self) -> None:
         """End the thread, after the last progress is written."""
@@ -226,7 +228,7 @@ class Watchdog:
                 looked = time.monotonic()
         with suppress(OSError):
             self._write_progress()
-        self._shares.close()
+        self._notes.close()
 
     def _samples(self) -> bool:
         """Return whether the training is at its usual work, in which a slow rank lets the others wait."""
@@ -254,13 +256,16 @@ class Watchdog:
 
     def _look_for_work(self) -> None:
         """Note long work that the stacks show. A loop of an evaluation is not always inside the model."""
-        now = time.monotonic()
-        if now - _progress.moved >= _POLL_SECONDS:
-            frames, own = sys._current_frames(), threading.get_ident()  # noqa: SLF001 - documented in spite of its name
-            del frames[own]
+        now, switches = time.monotonic(), context_switches()
+        if switches != self._switches or now - _progress.moved < _POLL_SECONDS:
+            self._switches, self._ran = switches, now
+        is_blocked = now - self._ran > _WORK_FACTOR * _progress.limit(self.least)
+        if now - _progress.moved >= _POLL_SECONDS and not is_blocked:
+            frames = sys._current_frames()  # noqa: SLF001 - documented in spite of its name
+            del frames[threading.get_ident()]
             if work := recognize_work(frames, threading.main_thread().ident):
                 self._work = work, now
-        if self._work and (self._work[1] < _progress.moved or now - self._work[1] > _RETRY_SECONDS):
+        if self._work and (is_blocked or self._work[1] < _progress.moved or now - self._work[1] > _RETRY_SECONDS):
             self._work = None
 
     def _write_progress(self) -> None:
@@ -268,8 +273,7 @@ class Watchdog:
         if _progress.count == self._written_step or _progress.step is None:
             return
         self._written, self._written_step = time.monotonic(), _progress.count
-        if self._sampler.share is not None:
-            self._shares.add(self.world.rank, round(self._sampler.share, 4))
+        self._notes.add(self.world.rank, self._rank_note())
         if self.world.local_rank:
             return
         seconds = statistics.median(_progress.seconds) if _progress.seconds else None
@@ -286,9 +290,15 @@ class Watchdog:
                 "losses": list(_progress.losses),
                 # A copy: the training adds names, also while the value of a tensor is on its way from the GPU.
                 "numbers": {name: float(value) for name, value in list(_progress.numbers.items())},
-                "waits": self._shares.collect(),
+                "ranks": self._notes.collect(),
             },
         )
+
+    def _rank_note(self) -> dict[str, object]:
+        """Return the part of the progress that differs between ranks."""
+        share = self._sampler.share
+        waits = {} if share is None else {"waits": round(share, 4)}
+        return {"step": _progress.step, "phase": _progress.phase} | memory_in_use() | waits
 
     @staticmethod
     def _write(path: Path, content: object, *, replace: bool = True) -> None:
@@ -320,7 +330,7 @@ class Watchdog:
         return max(_RETRY_SECONDS, _progress.limit(self.least) / 2)
 
     def _stack_age(self) -> float:
-        """Return the largest age of stacks of this comparison, in seconds. The clocks of nodes may differ by as much."""
+        """Return the largest age of compared stacks, in seconds. The clocks of nodes may differ by as much."""
         return min(time.monotonic() - _progress.moved, self._retry_seconds()) / 2
 
     def _conclude(self, quiet: float) -> None:
@@ -329,8 +339,7 @@ class Watchdog:
         if self._over.wait(_COMPARE_SECONDS) or _progress.step != step:
             return
         stacks = read_stacks(self.run, since=since)
-        patient = quiet < _WORK_FACTOR * _progress.limit(self.least)
-        if any(stack.phase or (stack.work and patient) for stack in stacks):
+        if any(stack.phase or stack.work for stack in stacks):
             self._next_comparison = time.monotonic() + self._retry_seconds()
             return
         self._reported_step = step
@@ -360,6 +369,26 @@ class Watchdog:
             host = known.get(late) or expected_host(self.world, late, known) or UNKNOWN_HOST
             claim_first_failure(self.run, late, host, STALLED, sentence)
             shutdown.exit_rank(STALLED)
+
+
+def context_switches() -> int:
+    """Return how often the main thread has begun or ceased to run; 0 if the system does not count it."""
+    with suppress(OSError):
+        # The main thread has the number of the process.
+        lines = Path(f"/proc/self/task/{os.getpid()}/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return 0
+
+
+def memory_in_use() -> dict[str, int]:
+    """Return the bytes of main memory that this process uses (`memory`), and the peak of its GPU (`gpu_memory`)."""
+    used: dict[str, int] = {}
+    with suppress(OSError, IndexError, ValueError):  # not Linux
+        used["memory"] = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        used["gpu_memory"] = torch.cuda.max_memory_allocated()
+    return used
 
 
 def expected_host(world: World, rank: int, known: Mapping[int, str]) -> str | None:

@@ -153,6 +153,34 @@ def test_a_job_booked_completed_whose_training_failed_is_failed(tmp_path: Path) 
     assert "hid the exit status" in verdict.cause
 
 
+def test_a_program_that_printed_caught_exceptions_and_succeeded_has_not_failed(tmp_path: Path) -> None:
+    caught = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    1/0\nZeroDivisionError: zero\n'
+    )
+    sacct = "JobID|State|ExitCode\n7|COMPLETED|0:0\n"
+    verdict = why(tmp_path, rank__0_log=3 * caught + "Training finished. Final loss 0.12\n", sacct_txt=sacct)
+    assert verdict.cause.startswith("did not fail")
+
+
+def test_if_all_ranks_with_logs_were_counted_none_of_them_is_late(tmp_path: Path) -> None:
+    error = "torch.distributed.DistStoreError: Timed out after 16 seconds waiting for clients. {}/3 clients joined."
+    waits = "torch.distributed.DistStoreError: wait timeout after 15000ms, keys: /default_pg/0//cpu//0/0"
+    srun = "srun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    logs = {"rank__1_log": TRACEBACK.format(error=waits), "slurm_log": srun}
+    verdict = why(tmp_path, rank__0_log=TRACEBACK.format(error=error.format(2)), **logs)
+    assert verdict.class_ == "rendezvous-timeout"
+    assert "2 of 3 came" in verdict.cause
+    verdict = why(tmp_path, rank__0_log=TRACEBACK.format(error=error.format(1)), **logs)
+    assert (verdict.class_, verdict.rank) == ("late-rank", 1)
+
+
+def test_a_line_of_hpc_kit_is_not_a_line_of_the_program(tmp_path: Path) -> None:
+    frames = TRACEBACK.format(
+        error='  File "/src/hpc_kit/runtime/mpi/backend.py", line 205, in separated\n    f()\nValueError: no'
+    )
+    assert "(train.py:9, in main)" in why(tmp_path, rank__0_log=frames).cause
+
+
 def test_the_last_attempt_counts_and_earlier_ones_are_named(tmp_path: Path) -> None:
     requeue = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***\n"
     first, last = TRACEBACK.format(error="KeyError: 'a'"), TRACEBACK.format(error="MemoryError")

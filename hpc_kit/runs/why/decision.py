@@ -336,6 +336,8 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
         and not (event.traceback.is_logged or event.traceback.is_thread or event.traceback.is_child)
         and not (event.traceback.is_survived or event.is_survived or event.progress)
         and event.lines_after <= LAST_LINES
+        # Only the program itself writes to the log of a rank.
+        and not (event.rank in attempt.evidence.own_logs and attempt.succeeded_after(event))
         and not any(
             (line.file, line.rank) == (event.line.file, event.rank) and line.number < event.line.number
             for line in attempt.success

@@ -176,7 +176,7 @@ def _describe_cause(
     if _follows_success(attempt, event):
         cause += "; the training had finished before"
     if attempt.completed and rule.kind != "symptom":
-        cause += "; its script hid the exit status, so Slurm booked COMPLETED"
+        cause += "; the program or its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
     return cause
