@@ -363,6 +363,13 @@ def test_a_failure_that_the_exit_status_hides_is_named(run: Run) -> None:
     assert find_hidden_failure(run) is None
 
 
+def test_an_attempt_before_a_requeue_is_no_hidden_failure(run: Run) -> None:
+    requeue = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-01T12:00:00 DUE TO JOB REQUEUE ***\n"
+    write_files(run, batch=f"srun: error: n1: task 0: Exited with exit code 124\n{requeue}", r0="step 4\n")
+    assert find_hidden_failure(run) is None
+    assert explain_run(run, status(JobState.COMPLETED, 0), JobState.COMPLETED).cause.startswith("did not fail")
+
+
 @pytest.mark.parametrize(
     ("by", "cause"),
     [("ada", "the job was cancelled by its own user (ada)"), ("root", "root cancelled the job: an administrator")],
