@@ -162,6 +162,17 @@ def test_a_program_that_printed_caught_exceptions_and_succeeded_has_not_failed(t
     assert verdict.cause.startswith("did not fail")
 
 
+@pytest.mark.parametrize(
+    "before", ["Exception in thread Thread-1 (prefetch):", "Exception ignored in: <function A.__del__>"]
+)
+def test_the_line_before_a_traceback_counts_in_each_file(tmp_path: Path, before: str) -> None:
+    """The line has the same shape in all logs."""
+    text = f"{before}\n" + TRACEBACK.format(error="ValueError: corrupt record")
+    sacct = "JobID|State|ExitCode\n7|COMPLETED|0:0\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + text, rank__1_log=STEPS + text, sacct_txt=sacct)
+    assert verdict.cause.startswith("did not fail")
+
+
 def test_if_all_ranks_with_logs_were_counted_none_of_them_is_late(tmp_path: Path) -> None:
     error = "torch.distributed.DistStoreError: Timed out after 16 seconds waiting for clients. {}/3 clients joined."
     waits = "torch.distributed.DistStoreError: wait timeout after 15000ms, keys: /default_pg/0//cpu//0/0"

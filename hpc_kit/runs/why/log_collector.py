@@ -440,11 +440,19 @@ class _FileCollector:
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
         # A line belongs to one reader: the further lines of a message are no messages of their own.
-        matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, self.before)
+        before = self._line_before(line) if TRACEBACK in line.body else self.before
+        matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, before)
         matters = matters or self._table(line)
         matters = matters or self._launcher_report(line) or self._plain(line)
         self.before = line
         return matters
+
+    def _line_before(self, line: Line) -> Line | None:
+        """Return the line before a traceback, also if another file contained this line and it was skipped here."""
+        if self.before is None or self.before.number < line.number - 1:
+            text = self.reader.line_before()
+            return parse_line(self.log, self.labels, line.number - 1, text) if text else self.before
+        return self.before
 
     def _has_begun_again(self, line: Line) -> bool:
         """Return whether another attempt of the program runs: ranks that end print a few more lines."""
