@@ -296,9 +296,10 @@ class Watchdog:
 
     def _rank_note(self) -> dict[str, object]:
         """Return the part of the progress that differs between ranks."""
-        share = self._sampler.share
-        waits = {} if share is None else {"waits": round(share, 4)}
-        return {"step": _progress.step, "phase": _progress.phase} | memory_in_use() | waits
+        note: dict[str, object] = {"step": _progress.step, "phase": _progress.phase, **memory_in_use()}
+        if self._sampler.share is not None:
+            note["waits"] = round(self._sampler.share, 4)
+        return note
 
     @staticmethod
     def _write(path: Path, content: object, *, replace: bool = True) -> None:
