@@ -259,11 +259,15 @@ class Watchdog:
         now, switches = time.monotonic(), context_switches()
         if switches != self._switches or now - _progress.moved < _POLL_SECONDS:
             self._switches, self._ran = switches, now
-        is_blocked = now - self._ran > _WORK_FACTOR * _progress.limit(self.least)
+        longest = _WORK_FACTOR * _progress.limit(self.least)
+        is_blocked = now - self._ran > longest
         if now - _progress.moved >= _POLL_SECONDS and not is_blocked:
             frames = sys._current_frames()  # noqa: SLF001 - documented in spite of its name
             del frames[threading.get_ident()]
-            if work := recognize_work(frames, threading.main_thread().ident):
+            work = recognize_work(frames, threading.main_thread().ident)
+            # A thread that waits for a GPU looks like one that computes.
+            is_certain = work != "evaluation" and not _uses_gpu()
+            if work and (is_certain or now - _progress.moved < longest):
                 self._work = work, now
         if self._work and (is_blocked or self._work[1] < _progress.moved or now - self._work[1] > _RETRY_SECONDS):
             self._work = None
@@ -386,10 +390,15 @@ def memory_in_use() -> dict[str, int]:
     used: dict[str, int] = {}
     with suppress(OSError, IndexError, ValueError):  # not Linux
         used["memory"] = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        used["gpu_memory"] = torch.cuda.max_memory_allocated()
+    if _uses_gpu():
+        used["gpu_memory"] = sys.modules["torch"].cuda.max_memory_allocated()
     return used
+
+
+def _uses_gpu() -> bool:
+    with suppress(AttributeError):  # torch may be half imported
+        return "torch" in sys.modules and bool(sys.modules["torch"].cuda.is_initialized())
+    return False
 
 
 def expected_host(world: World, rank: int, known: Mapping[int, str]) -> str | None:

@@ -176,9 +176,16 @@ def test_ranks_may_wait_for_a_rank_at_long_work(start: Start, run_folder: Path, 
 
 
 @pytest.mark.timeout(120)
-def test_a_hang_inside_long_work_is_reported_later(start: Start, run_folder: Path) -> None:
-    act = WORK + "if step == 6:\n    SlowFile.write = lambda *_: time.sleep(500)\n    torch.save(model, SlowFile())"
-    (rank,) = start(act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="0.7")
+@pytest.mark.parametrize(
+    "act",
+    [
+        "if step == 6:\n    SlowFile.write = lambda *_: time.sleep(500)\n    torch.save(model, SlowFile())",
+        "while step == 6: model(torch.ones(2))",
+    ],
+    ids=["a blocked save", "an evaluation without an end"],
+)
+def test_a_hang_inside_long_work_is_reported_later(start: Start, run_folder: Path, act: str) -> None:
+    (rank,) = start(WORK + act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="0.7")
     error = rank.communicate(timeout=100)[1]
     assert rank.returncode == 124
     assert 7 < float(error.partition("no step has ended for ")[2].split()[0]) < 60
