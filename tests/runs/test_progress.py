@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -119,6 +120,13 @@ def test_a_damaged_note_counts_as_none(run: Run, text: str) -> None:
 
 def test_a_job_without_notes_shows_its_time_only(slurm: FakeSlurm, project: Path, run: Run) -> None:
     assert line_of(slurm, project).sentence == "9 min 50 s left of 10 min on n[1-2]"
+
+
+def test_json_has_no_nan(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    note(run.folder, numbers={"loss": math.nan, "norm": math.inf, "lr": 0.1}, losses=[1.0, math.nan])
+    progress: Any = job_json(line_of(slurm, project))["progress"]
+    assert (progress["numbers"], progress["losses"]) == ({"loss": None, "norm": None, "lr": 0.1}, [1.0, None])
+    json.dumps(progress, allow_nan=False)
 
 
 def test_losses_are_drawn_as_bars() -> None:
