@@ -2714,3 +2714,13 @@ def test_a_token_that_the_script_cannot_read_is_why_a_server_refuses(tmp_path: P
     refused = TRACEBACK.format(error="requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://h")
     verdict = why(tmp_path, slurm__7_log=f"cat: {file}: Permission denied\nstart\n{refused}")
     assert verdict.class_ == class_
+
+
+@pytest.mark.parametrize(("elapsed", "class_"), [("00:01:33", "no-training"), ("05:00:00", "no-failure")])
+def test_a_short_job_of_lightning_that_ended_after_its_restore_trained_nothing(
+    tmp_path: Path, elapsed: str, class_: str
+) -> None:
+    log = "Restored all states from the checkpoint at /s/last.ckpt\n`Trainer.fit` stopped: `max_epochs=40` reached.\n"
+    log += "all done\n"
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=f"JobID|State|ExitCode|Elapsed\n7|COMPLETED|0:0|{elapsed}\n")
+    assert (verdict.class_, verdict.confidence == "likely") == (class_, class_ == "no-training")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
+from hpc_kit.runs.why.collective_mismatch import comparison_event
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, LONE_TASKS, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
@@ -28,6 +29,7 @@ from hpc_kit.runs.why.verdicts import (
     verdict_of,
     waiting_verdict,
 )
+from hpc_kit.slurm.partitions import parse_limit
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -78,6 +80,9 @@ BUFFERED_LINES = 200
 
 _MESSAGE_LINES = 3
 """Lines that still belong to the message of an exception."""
+
+SHORT_JOB = 600.0
+"""Seconds."""
 
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
@@ -582,7 +587,7 @@ _NAN_LINES_PER_PROGRESS = 50
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
-    if (found := attempt.first(_symptoms(attempt))) and (
+    if (found := attempt.first(_symptoms(attempt)) or _trained_nothing(attempt, job)) and (
         found.rule.class_ in _NO_SUCCESS or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
@@ -596,6 +601,13 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         fix="nothing to do",
         confidence="likely" if _hides_failure(attempt) else "certain",
     )
+
+
+def _trained_nothing(attempt: Attempt, job: JobRow) -> Event | None:
+    """Return that a short job ended right after it had restored a checkpoint: a long one may train without a line."""
+    line, elapsed = attempt.evidence.untrained, parse_limit(job.elapsed)
+    is_short = elapsed is not None and elapsed <= SHORT_JOB
+    return comparison_event(attempt, "trained-nothing", line, line.rank) if line and is_short else None
 
 
 def _hides_failure(attempt: Attempt) -> bool:

@@ -296,6 +296,8 @@ class Evidence:
     """The number of ranks that a launcher, NCCL or the program states; 0 if none does."""
     lines: int = 0
     """Lines of all logs."""
+    untrained: Line | None = None
+    """The line with which a training ended right after its checkpoint was restored."""
     attempts: int = 1
     running: dict[str, int] = field(default_factory=dict)
     """The last attempt of a file, if the program printed progress or success in it."""

@@ -142,6 +142,11 @@ _NEXT_TRY = re.compile(
 )
 """A script starts its program again. It is one only after a failure: programs count the tries of downloads, too."""
 
+LINES_OF_RESTORE = 3
+_RESTORED = re.compile(r"\bRestored all states from the checkpoint\b")
+_REACHED = re.compile(r"`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d+` reached")
+"""Messages of Lightning: it has restored a checkpoint, and it has trained long enough."""
+
 _RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(?P<count>\d+)\b")
 """A script names the number of its restarts."""
 
@@ -351,11 +356,21 @@ class _FileCollector:
                 self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
+        self._note_training_without_steps()
         # What a program writes from time to time shows no end.
         if last and shapes.count(_shape(last[-1][1])) == 1 and not self.reader.is_cut:
             line = parse_line(self.log, self.labels, *last[-1])
             if _RESULT.search(_LOGGER.sub("", line.body)):
                 self.evidence.results.append(line)
+
+    def _note_training_without_steps(self) -> None:
+        """Note that Lightning ended a training right after it had restored a checkpoint."""
+        restored = 0
+        for number, text in self.reader.last:
+            if _RESTORED.search(text):
+                restored = number
+            elif restored and number - restored <= LINES_OF_RESTORE and _REACHED.search(text):
+                self.evidence.untrained = parse_line(self.log, self.labels, number, text)
 
     def _note_busy_rank(self) -> None:
         """Note the only rank of a labelled file that printed lines while the remaining ranks waited in vain."""
