@@ -511,6 +511,7 @@ def test_ranks_without_torch_do_not_wait_for_each_other(launch: Launch) -> None:
     assert (launch.tasks[0].out, launch.tasks[0].err) == ("1 2 0 127.0.0.1 True\n", "")
 
 
+@pytest.mark.slow
 def test_a_rank_that_imports_torch_does_not_wait_for_one_that_ended_without_it(launch: Launch) -> None:
     program = launch.program("import os\nif os.environ['RANK'] == '0':\n    import torch")
     launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
@@ -536,6 +537,7 @@ with hpc_kit.distributed(backend="gloo") as world:
 """
 
 
+@pytest.mark.slow
 def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
     launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(LATE_TORCH))
     assert launch.wait() == [0, 0]

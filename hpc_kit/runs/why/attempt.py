@@ -195,7 +195,7 @@ class Attempt:
 
     def _find_survived(self) -> None:
         """Mark the errors after which another file shows progress of the rank, or of all ranks, by its times."""
-        ends = [(rank, last) for (_, rank), last in self.evidence.last.items() if last.time is not None]
+        ends = [(rank, last) for (_, rank), last in self.evidence.last.items() if last.is_progress]
         for event in self.events:
             time = event.line.time
             if time is None or event.rule.kind == "end" or KERNEL.search(event.line.text) or event.rule.class_ in FATAL:
