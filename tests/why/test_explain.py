@@ -2763,3 +2763,36 @@ def test_a_short_job_of_lightning_that_ended_after_its_restore_trained_nothing(
     log += "all done\n"
     verdict = why(tmp_path, slurm__7_log=log, sacct_txt=f"JobID|State|ExitCode|Elapsed\n7|COMPLETED|0:0|{elapsed}\n")
     assert (verdict.class_, verdict.confidence == "likely") == (class_, class_ == "no-training")
+
+
+def test_a_command_after_the_last_attempt_is_no_part_of_its_exception(tmp_path: Path) -> None:
+    error = "ValueError: loaded state dict has a different number of parameter groups"
+    attempts = "".join(
+        f"== attempt {number}/3 ==\nloading\n{TRACEBACK.format(error=error)}attempt {number} ended with status 1\n"
+        for number in (1, 2, 3)
+    )
+    notice = "slack: curl: (6) Could not resolve host: hooks.example.org\ngiving up after 3 attempts\n"
+    verdict = why(tmp_path, slurm__7_log=attempts + notice)
+    assert verdict.class_ == "checkpoint-mismatch"
+
+
+def test_data_that_the_script_could_not_unpack_are_damaged_later(tmp_path: Path) -> None:
+    unpacking = "tar: ./clips/9.mp4: Cannot write: No space left on device\n"
+    error = "RuntimeError: Could not open input file: /local/7/clips/9.mp4 Invalid data found when processing input"
+    verdict = why(tmp_path, slurm__7_log=unpacking + STEPS + TRACEBACK.format(error=error))
+    assert (verdict.class_, verdict.evidence[0].text) == ("disk-full", unpacking.strip())
+    (tmp_path / "alone").mkdir()
+    assert why(tmp_path / "alone", slurm__7_log=STEPS + TRACEBACK.format(error=error)).class_ == "corrupt-file"
+
+
+@pytest.mark.parametrize(
+    ("line", "class_"),
+    [
+        ("CondaError: Run 'conda init' before 'conda activate'", "conda"),
+        ("slurm_script: line 9: conda: command not found", "missing-module"),
+    ],
+)
+def test_conda_itself_may_have_come_with_a_module(tmp_path: Path, line: str, class_: str) -> None:
+    log = "slurm_script: line 8: module: command not found\n" + line + "\n"
+    verdict = why(tmp_path, slurm__7_log=log + TRACEBACK.format(error="ModuleNotFoundError: No module named 'torch'"))
+    assert verdict.class_ == class_

@@ -523,18 +523,18 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
 
 
 def _left_file_damaged(event: Event, culprit: Event) -> bool:
-    """Return whether a file could not be written, which the program survived, before it read a damaged checkpoint."""
+    """Return whether a file could not be written before the program read a damaged checkpoint, or damaged data.
+
+    The program survived it, or a command of the script copied the data.
+    """
     text = culprit.traceback.text if culprit.traceback else culprit.line.body
     # An error of a thread, or one without a line of the program, may be that of a helper.
     trace = None if event.traceback is None or event.traceback.is_thread else event.traceback.own_frame
-    return (
-        culprit.rule.class_ == "corrupt-file"
-        and _READS_SAVED.search(text) is not None
-        and event.order < culprit.order
-        and event.strength > WARNING
-        and explains(event, culprit)
-        and (_lost_output(event) or (event.rule.class_ in NOT_WRITTEN and trace is not None))
-    )
+    is_unwritten = event.rule.class_ in NOT_WRITTEN and event.strength > WARNING and explains(event, culprit)
+    if culprit.rule.class_ != "corrupt-file" or event.order > culprit.order or not is_unwritten:
+        return False
+    is_saved = _READS_SAVED.search(text) is not None
+    return event.is_of_shell_command or (is_saved and (_lost_output(event) or trace is not None))
 
 
 def _left_file_missing(event: Event, culprit: Event) -> bool:

@@ -139,6 +139,7 @@ _NEW_ATTEMPT = re.compile(
 _NEXT_TRY = re.compile(
     r"(?i)^(?!.*(?:fail|error|connect|download|in \d+ ?s))(?:\S{1,40} ){0,3}\W?"
     r"(?:attempt|try|retry)(?: number)?[ :=#]+(?P<count>\d+)\b"
+    r"(?! (?:has |was |is )?(?:ended|exited|over|done|returned|died))"
 )
 """A script starts its program again. It is one only after a failure: programs count the tries of downloads, too."""
 
