@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hpc_kit.check.bash_syntax import (
     Assignment,
@@ -389,7 +389,7 @@ class CommandTrace:
         self.commands.append(step)
         if not words:
             return
-        builtin = _BUILTINS.get(step.name)
+        builtin = self._BUILTINS.get(step.name)
         if builtin is not None:
             builtin(self, step)
         elif step.name in self._functions:
@@ -537,17 +537,16 @@ class CommandTrace:
             kept = {name: line for name, line in self.options.items() if name not in names}
             self.options = kept | (dict.fromkeys(names, step.line) if text.startswith("-") else {})
 
-
-_BUILTINS: dict[str, Callable[[CommandTrace, TracedCommand], None]] = {
-    **dict.fromkeys(DECLARING, CommandTrace._declare),
-    **dict.fromkeys(_READING, CommandTrace._read),
-    "unset": CommandTrace._unset,
-    "set": CommandTrace._set,
-    "shift": CommandTrace._shift,
-    "eval": CommandTrace._eval,
-    **dict.fromkeys((".", "source"), CommandTrace._source),
-}
-"""The commands that change the shell itself."""
+    _BUILTINS: ClassVar[dict[str, Callable[[CommandTrace, TracedCommand], None]]] = {
+        **dict.fromkeys(DECLARING, _declare),
+        **dict.fromkeys(_READING, _read),
+        "unset": _unset,
+        "set": _set,
+        "shift": _shift,
+        "eval": _eval,
+        **dict.fromkeys((".", "source"), _source),
+    }
+    """The commands that change the shell itself."""
 
 
 def _extended(

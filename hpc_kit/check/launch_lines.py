@@ -139,7 +139,7 @@ def parse_launch(words: Sequence[ExpandedText]) -> tuple[LaunchStage, ...]:
     while rest:
         name = _name(rest)
         # `$MPIRUN` or `"${srun[@]}"`, a launcher with unknown options.
-        variable = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?", name)
+        variable = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?", name) if name.startswith("$") else None
         if variable and variable[1].lower() in {"srun", *MPIRUN}:
             name = variable[1].lower()
         parse = _python if PYTHON.match(name) or _starts_agent(rest) else _PARSERS.get(name, _program)
@@ -502,10 +502,12 @@ class LaunchLine:
 
         It is written as `--NAME VALUE`, `--table.NAME=VALUE`, `table.NAME=VALUE`, or `table.NAME VALUE`.
         """
-        places = [place for name in names if (place := self._places_of_arguments.get(name)) is not None]
-        if not places:
+        if self._places_of_arguments.keys().isdisjoint(names):
             return None
-        words, index = self.program.words, min(places)
+        words, index = (
+            self.program.words,
+            min(self._places_of_arguments[name] for name in names if name in self._places_of_arguments),
+        )
         word, following = words[index], words[index + 1] if index + 1 < len(words) else None
         _, equals, value = word.text.partition("=")
         if equals:

@@ -125,6 +125,7 @@ def is_secret_name(name: str) -> bool:
     return re.search(_SURE, name.upper()) is not None and re.match(_PLAIN_NAME, name.upper()) is None
 
 
+@lru_cache(maxsize=1024)
 def may_name_secret(name: str) -> bool:
     """Return whether the name of a variable may be that of a secret, or of an address with a password."""
     upper = name.upper()
@@ -245,7 +246,7 @@ def find_secrets(words: Sequence[str]) -> Iterator[FoundSecret]:
         elif login and _judge("PASSWORD", login["secret"]):
             yield FoundSecret(f"the login of {program}", index + (login.end() > len(word)), login["secret"])
         # The code of `bash -c` may begin with an assignment.
-        elif not (re.fullmatch(r"-[a-z]*c", before) and re.search(r"\s", word)):
+        elif not (before.startswith("-") and re.fullmatch(r"-[a-z]*c", before) and re.search(r"\s", word)):
             yield from _find_option(index, word, following)
 
 
@@ -255,7 +256,7 @@ def _find_form(word: str) -> tuple[str, str] | None:
         return "a URL", login["secret"]
     if token := SHAPES.search(word):
         return "a token", token[0]
-    header = re.search(_HEADER, word)
+    header = re.search(_HEADER, word) if ":" in word else None
     return ("a header", header["secret"]) if header and _judge("PASSWORD", header["secret"]) else None
 
 
