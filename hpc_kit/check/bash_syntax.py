@@ -119,9 +119,8 @@ class Redirection(NamedTuple):
         return self.descriptor == "2" or self.operator in {"&>", "&>>"} or (self.operator == ">&" and self.is_file)
 
 
-def _last_file(redirections: Iterable[Redirection], *operators: str) -> Word | None:
-    files = [each.target for each in redirections if each.operator in operators and each.is_file]
-    return files[-1] if files else None
+def _last_file(redirections: Sequence[Redirection], *operators: str) -> Word | None:
+    return next((each.target for each in reversed(redirections) if each.operator in operators and each.is_file), None)
 
 
 class SimpleCommand(NamedTuple):
@@ -153,7 +152,8 @@ class SimpleCommand(NamedTuple):
     @property
     def parts(self) -> list[Part]:
         """The parts of all words and of all values of assignments."""
-        return [part for word in (*self.words, *(each.value for each in self.assignments)) for part in word.parts]
+        values = [each.value for each in self.assignments]
+        return [part for word in (*self.words, *values) for part in word.parts]
 
     @property
     def variables(self) -> set[str]:
@@ -478,6 +478,8 @@ class _Reader:
 
     def _is_negated(self, first: Node) -> bool:
         """Tell whether an odd number of `!` stands before a command."""
+        if not self._grammar.negations:
+            return False
         source, start = self._grammar.source, first.start_byte
         while start > 0 and source[start - 1 : start].isspace():
             start -= 1

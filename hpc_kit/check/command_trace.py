@@ -578,4 +578,5 @@ def _local_names(function: CompoundCommand) -> set[str]:
 
 def variables_at(values: dict[str, str], line: int) -> dict[str, ExpandedText | None]:
     """Return known variables, with the line that defines them as position."""
-    return {name: ExpandedText(text, (Piece(0, Origin(line, 1, exact=False)),)) for name, text in values.items()}
+    place = (Piece(0, Origin(line, 1, exact=False)),)
+    return {name: ExpandedText(text, place) for name, text in values.items()}

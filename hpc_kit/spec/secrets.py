@@ -75,6 +75,9 @@ SHAPES = re.compile(
 )
 """Tokens that their form gives away."""
 
+_SHORTEST = 20
+"""Characters of the shortest token of a known form."""
+
 _SHORT_FORMS = (
     r"(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|A[KS]IA|AIza|xox[abeprs]-|npm_|pypi-|dckr_pat_|nvapi-|gsk_|[rs]k_live_|hvs\.)"
     r"(?=[\w-]*\d)[\w-]{6,}"
@@ -254,7 +257,7 @@ def _find_form(word: str) -> tuple[str, str] | None:
     """Return what a secret is that its form gives away, and its value."""
     if login := _find_url_password(word):
         return "a URL", login["secret"]
-    if token := SHAPES.search(word):
+    if len(word) >= _SHORTEST and (token := SHAPES.search(word)):
         return "a token", token[0]
     header = re.search(_HEADER, word) if ":" in word else None
     return ("a header", header["secret"]) if header and _judge("PASSWORD", header["secret"]) else None

@@ -191,7 +191,9 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     if shield is not None:
         if shield.pipeline.negated:
             return
-        behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
+        behind = tuple(
+            each for each in followers if any(p.statement is shield.statement for p in each.position.outward())
+        )
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
         files = any(each.syntax.output or each.syntax.appended for each in behind)
