@@ -252,11 +252,13 @@ def simple_commands(block: Block) -> Iterator[SimpleCommand]:
                     yield from simple_commands(inner)
 
 
-@lru_cache(maxsize=1024)
 def nested_block(part: Part) -> Block:
     """Return the commands of a `$(...)`, `<(...)` or `>(...)` with their places in the file; none for other parts."""
-    if part.kind not in {"command", "process"}:
-        return ()
+    return _parse_nested(part) if part.kind in {"command", "process"} else ()
+
+
+@lru_cache(maxsize=1024)
+def _parse_nested(part: Part) -> Block:
     start = part.origin
     if start.exact:
         start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
@@ -349,6 +351,8 @@ _TEXT = re.compile(
     r"|\\(?P<escaped>.|\Z)|[$`]",
     re.DOTALL,
 )
+_SPECIAL = re.compile(r"[\\$`'\"()<>]")
+"""Characters with a meaning in words: quotes, expansions and lists."""
 _LOST = re.compile(r"(?:(?!\\\n)\S)+")
 _RESERVED = frozenset({
     "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select", "then", "until", "while",
@@ -570,14 +574,17 @@ class _Reader:
 
     def _word(self, run: list[_Spanned]) -> Word:
         start, end = run[0].start_byte, run[-1].end_byte
+        raw, place = self.text[start:end], self._origin(start)
+        # Most words are plain text.
+        if raw and not _SPECIAL.search(raw):
+            return Word((Part("text", raw, raw, origin=place),), raw, place.line, place.column)
         array = next((child for node in run for child in node.children if child.type == "array"), None)
         parts: list[Part] = []
         self._add_parts(parts, run, start, end if array is None else array.start_byte)
         elements = None
         if array is not None:
             elements = tuple(self._word(each) for each in self._runs(_named(array)))
-        place = self._origin(start)
-        return Word(tuple(parts), self.text[start:end], place.line, place.column, elements)
+        return Word(tuple(parts), raw, place.line, place.column, elements)
 
     def _add_parts(
         self, parts: list[Part], nodes: Iterable[_Spanned], start: int, end: int, *, shift: int = 0, quotes: str = ""
