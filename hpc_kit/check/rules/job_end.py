@@ -701,7 +701,7 @@ def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
         yield Problem(first, what, "write status=0; COMMAND || status=$?", (flow.launch.line, acts[0].line))
 
 
-@rule("KIT403")
+@rule("KIT403", needs=("|",))
 def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 

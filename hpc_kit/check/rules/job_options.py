@@ -192,6 +192,8 @@ def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
 
 def _cut_at(text: str) -> int | None:
     """Return the position of a `#` that ends the line inside a word."""
+    if "#" not in text[len(MARK) :]:
+        return None
     quote, index = "", len(MARK)
     while index < len(text):
         letter = text[index]
