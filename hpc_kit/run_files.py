@@ -229,6 +229,9 @@ class RankStack(NamedTuple):
     collectives: dict[str, tuple[int, str]] = {}  # noqa: RUF012 - a field of a NamedTuple
     """The latest collective that the rank has begun in the default process group: its number and call, by backend."""
 
+    work: str | None = None
+    """Long work that the stacks show: `compilation`, `save`, `import` or `evaluation`."""
+
     @property
     def main(self) -> str:
         """Traceback of the main thread."""

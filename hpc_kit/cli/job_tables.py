@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import shutil
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from hpc_kit.slurm.start_forecast import format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
+    from hpc_kit.runs.progress import RunProgress
     from hpc_kit.runs.status import JobLine
 
 
@@ -138,7 +140,6 @@ def _colour(state: JobState) -> str | None:
 def job_json(line: JobLine) -> dict[str, object]:
     """Return a job as a JSON object. Times come from Slurm and have no time zone."""
     status, history, progress = line.status, line.history, line.progress
-    slowest = progress.slowest._asdict() if progress and progress.slowest else None
     return {
         "job_id": line.job_id,
         "name": line.name,
@@ -157,7 +158,17 @@ def job_json(line: JobLine) -> dict[str, object]:
         "attempts": len(history.attempts) or None,
         "lost": history.lost if history.attempts else None,
         "run": str(line.run.folder) if line.run else None,
-        "progress": {**progress._asdict(), "slowest": slowest} if progress else None,
+        "progress": _progress_json(progress) if progress else None,
+    }
+
+
+def _progress_json(progress: RunProgress) -> dict[str, object]:
+    """Return the progress as a JSON object. JSON has no NaN: such figures are null."""
+    return {
+        **progress._asdict(),
+        "numbers": {name: value if math.isfinite(value) else None for name, value in progress.numbers.items()},
+        "losses": [value if math.isfinite(value) else None for value in progress.losses],
+        "slowest": progress.slowest._asdict() if progress.slowest else None,
     }
 
 

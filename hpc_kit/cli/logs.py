@@ -175,9 +175,9 @@ def _print_end(
         echo(f"job {run.job_id} was submitted to cluster {cluster}, not asked here")
         print_next_steps(run.job_id, going=True)
     elif elements:
-        print_array_outcome(run, outcomes)
+        print_array_outcome(run, outcomes, client)
     else:
-        print_outcome(outcomes[0])
+        print_outcome(outcomes[0], client)
 
 
 def _run_json(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:

@@ -56,7 +56,7 @@ def follow_run(
     # As for `submit --wait`, an array has the exit status of its first element that failed.
     if as_json:
         return next((outcome.exit_status for outcome in outcomes if outcome.exit_status), 0)
-    return print_array_outcome(run, outcomes) if elements else print_outcome(outcomes[0])
+    return print_array_outcome(run, outcomes, client) if elements else print_outcome(outcomes[0], client)
 
 
 def _print_event(event: Event, *, of_several: bool, one_rank: bool) -> None:
@@ -108,7 +108,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
+def print_array_outcome(run: Run, outcomes: list[Outcome], client: SlurmClient | None) -> int:
     """Print the outcome of an array: failed elements and paths of the logs. Return the status of the first failure."""
     from hpc_kit.cli.job_tables import fold_elements
 
@@ -119,7 +119,7 @@ def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
     for outcome, *more in alike.values():
         elements = fold_elements([each.job_id for each in (outcome, *more)])
         if outcome.failure:
-            print_failure(outcome.failure, f"{elements}, ")
+            print_failure(outcome.failure, f"{elements}, ", client)
         else:
             print_line("ended", f"{elements} {outcome.state}: {outcome.sentence}")
     print_line("ended" if failed else "done", f"{len(outcomes) - len(failed)} of {len(outcomes)} elements completed")
@@ -139,30 +139,43 @@ def _failure_key(outcome: Outcome) -> tuple[str, ...]:
     return (re.sub(r"\d+", "", headline), failure.fix)
 
 
-def print_outcome(outcome: Outcome) -> int:
+def print_outcome(outcome: Outcome, client: SlurmClient | None) -> int:
     """Print the outcome of a job, the paths of its files and the next commands. Return its exit status."""
+    from hpc_kit.runs.first_failure import find_hidden_failure
+    from hpc_kit.runs.run_folders import open_run
+
+    hidden = None
     if outcome.failure:
-        print_failure(outcome.failure)
+        print_failure(outcome.failure, client=client)
     elif outcome.exit_status:
         print_line("ended", f"{outcome.state}: {outcome.sentence}")
     else:
         print_line("done", format_summary(outcome.summary) or outcome.sentence)
+        hidden = find_hidden_failure(open_run(outcome.run))
+        if hidden:
+            print_line("note", f"the log shows a failure: {hidden}")
     batch = f", {short_path(outcome.batch_log)}" if outcome.batch_log else ""
     print_line("logs", f"{short_path(outcome.run)}/rank-*.log{batch}")
     if outcome.record:
         print_line("record", short_path(outcome.record))
     rank = outcome.failure.rank if outcome.failure else None
-    print_next_steps(outcome.job_id, going=False, rank=rank, failed=outcome.exit_status != 0)
+    print_next_steps(outcome.job_id, going=False, rank=rank, failed=bool(outcome.exit_status or hidden))
     return outcome.exit_status
 
 
-def print_failure(failure: RankFailure, element: str = "") -> None:
-    """Print the first failed rank and its error. `element` is the prefix for an array element."""
+def print_failure(failure: RankFailure, element: str = "", client: SlurmClient | None = None) -> None:
+    """Print the first failed rank and its error.
+
+    Args:
+        failure: The failure.
+        element: Prefix for an array element.
+        client: The Slurm whose commands the fix names.
+    """
     print_line("failed", element + failure.headline)
     for text in failure.text.splitlines():
         print_line("", text)
     if failure.fix:
-        print_line("fix", failure.fix)
+        print_line("fix", (client and client.typed_command(failure.fix)) or failure.fix)
 
 
 def format_summary(values: dict[str, object]) -> str:

@@ -94,7 +94,10 @@ def _explain_job(run: Run, status: JobStatus | None, session: Session, client: S
     from hpc_kit.runs.outcome import has_broken_chain, read_state
     from hpc_kit.runs.run_folders import RunIndex
     from hpc_kit.runs.why.run_evidence import dependencies_of, explain_run, name_failed_dependency
+    from hpc_kit.slurm.queries import add_canceller
 
+    if status is not None and client is not None:
+        status = add_canceller(client, status)
     verdict = _with_limit(explain_run(run, status, read_state(run, status)), status, session.partitions)
     if not has_broken_chain(run, status):
         return verdict

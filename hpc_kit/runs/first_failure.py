@@ -84,6 +84,16 @@ def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.
     return RankFailure(verdict.rank, host, code, signal_name(code), headline, text, log, fix)
 
 
+def find_hidden_failure(run: Run) -> str | None:
+    """Return the cause if the training of a job with exit status 0 has certainly failed."""
+    from hpc_kit.runs.why.report import mask_secrets
+    from hpc_kit.runs.why.run_evidence import explain_run
+
+    verdict = explain_run(run, None, JobState.COMPLETED, max_bytes=MAX_BYTES)
+    failed = verdict.confidence == "certain" and not verdict.cause.startswith(("did not fail", "unknown"))
+    return mask_secrets(verdict.cause) if failed else None
+
+
 def _text_and_log(run: Run, verdict: Verdict) -> tuple[str, Path | None]:
     """Return the traceback, or the last lines of the log with the lines that show the cause; and the log."""
     logs = run.batch_logs() if verdict.rank is None else (*run.rank_logs(verdict.rank), *run.batch_logs())

@@ -72,6 +72,12 @@ class RunProgress(NamedTuple):
     slowest: SlowestRanks | None = None
     """The slowest ranks, if they are clearly slower."""
 
+    memory: int | None = None
+    """Largest main memory that a rank uses, in bytes."""
+
+    gpu_memory: int | None = None
+    """Largest peak of the memory of a rank's GPU, in bytes."""
+
     def seconds_left(self) -> float | None:
         """Return the estimated time to the last step, or None if the program gave no total."""
         if self.total is None or self.seconds is None:
@@ -88,6 +94,8 @@ class RunProgress(NamedTuple):
         of = f"/{self.total}" if self.total is not None else ""
         parts = [f"step {self.step}{of}"]
         parts += [f"{name} {value:.4g}" for name, value in self.numbers.items()]
+        most = {"memory": self.memory, "GPU memory": self.gpu_memory}
+        parts += [f"{name} {size / (1 << 30):.3g} GiB" for name, size in most.items() if size]
         if self.phase:
             parts.append(self.phase)
         # A step may take longer than the interval between two notes.
@@ -120,6 +128,12 @@ def read_progress(run: Run) -> RunProgress | None:
     try:
         document = json.loads((run.folder / progress_file(0)).read_bytes())
         stall = read_stall(run.folder)
+        ranks, hosts = _read_ranks(run.folder, document)
+        waits = {rank: float(note["waits"]) for rank, note in ranks.items() if "waits" in note}
+        memory, gpu_memory = (
+            max((int(note[name]) for note in ranks.values() if name in note), default=None)
+            for name in ("memory", "gpu_memory")
+        )
         return RunProgress(
             step=int(document["step"]),
             total=document.get("total"),
@@ -129,25 +143,27 @@ def read_progress(run: Run) -> RunProgress | None:
             numbers={name: float(value) for name, value in document["numbers"].items()},
             losses=[float(value) for value in document["losses"]],
             stall=stall.sentence if stall and stall.time > float(document["time"]) else None,
-            slowest=find_slowest(*_read_waits(run.folder, document)),
+            slowest=find_slowest(waits, hosts),
+            memory=memory,
+            gpu_memory=gpu_memory,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], dict[int, str]]:
-    """Return the share of time for which each rank waits, and the hosts of the ranks, from the notes of all nodes."""
-    waits: dict[int, float] = {}
+def _read_ranks(folder: Path, first: dict[str, Any]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    """Return the note of each rank, and the hosts of the ranks, from the notes of all nodes."""
+    ranks: dict[int, dict[str, Any]] = {}
     hosts: dict[int, str] = {}
-    for path in folder.glob(progress_file("*")) if first.get("waits") else ():
+    for path in folder.glob(progress_file("*")) if first.get("ranks") else ():
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             note = json.loads(path.read_bytes())
             # An earlier attempt may have had more nodes.
             if abs(float(note["time"]) - float(first["time"])) < _SAME_TIME:
-                of_node = {int(rank): float(share) for rank, share in note["waits"].items()}
-                waits.update(of_node)
+                of_node = {int(rank): dict(each) for rank, each in note["ranks"].items()}
+                ranks.update(of_node)
                 hosts.update(dict.fromkeys(of_node, str(note["host"])))
-    return waits, hosts
+    return ranks, hosts
 
 
 def read_hosts(folder: Path) -> dict[int, str]:
@@ -156,7 +172,7 @@ def read_hosts(folder: Path) -> dict[int, str]:
     for path in folder.glob(progress_file("*")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             note = json.loads(path.read_bytes())
-            hosts.update((int(rank), str(note["host"])) for rank in [note["rank"], *note.get("waits", {})])
+            hosts.update((int(rank), str(note["host"])) for rank in [note["rank"], *note.get("ranks", {})])
     return hosts
 
 

@@ -209,13 +209,13 @@ class RunIndex:
         """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT_RUNS))
         finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
-        by_hand = "list your jobs: hpc-kit status --all"
+        remedy = f"name one of the latest runs: {recent}" if recent else "list your jobs: hpc-kit status --all"
         if all(map(parse_job_ids, ids)):
-            by_hand += "; find the log of a job by hand: scontrol show job ID (StdOut)"
+            remedy += "; for the log of another job (StdOut of scontrol show job ID): hpc-kit why --log FILE"
         return UnknownJob(
             f"no {'job' if prefix else 'run of'} {', '.join(ids)}",
             found=f"{prefix}{self.root}/ {finding}",
-            remedy=f"name one of the latest runs: {recent}" if recent else by_hand,
+            remedy=remedy,
         )
 
 

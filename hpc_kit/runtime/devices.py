@@ -69,6 +69,16 @@ def accelerator() -> str | None:
     return "xpu" if torch.xpu.is_available() else None
 
 
+def is_torch_for_cpus() -> bool:
+    """Return whether torch was built without support for any accelerator.
+
+    Unlike `accelerator` this initializes no driver. CUDA cannot be used in a process that is forked after that.
+    """
+    import torch
+
+    return torch.accelerator.current_accelerator() is None
+
+
 def choose_backend(requested: str) -> str:
     """Resolve `auto` to nccl (CUDA), xccl (Intel) or gloo, and check any other name.
 

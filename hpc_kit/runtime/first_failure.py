@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import threading
 import time
@@ -69,6 +70,7 @@ _PEER_LOST = (
 _PEER_LOST_ERRORS = (errno.ECONNRESET, errno.EPIPE)
 """Errors of the system whose messages are in the user's language, where the program has called setlocale()."""
 
+_CONNECTS_TO = re.compile(r"trying to connect to \(?\[?(?P<host>[^],\s]+)\]?, ?\d+")
 _PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
 
 _COMMUNICATES = ("gloo", "nccl", "horovod")
@@ -105,10 +107,19 @@ def is_peer_loss(error: BaseException | None) -> bool:
         seen.add(id(error))
         text = str(error).lower()
         lost = any(sign in text for sign in signs) and _comes_from_communication(error, text)
+        if (match := _CONNECTS_TO.search(text)) and not _has_address(match["host"]):
+            return False  # the name is wrong, and the other ranks may wait for this one
         if lost or (type(error).__name__ in _PEER_LOST_TYPES and "eaddrinuse" not in text):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _has_address(host: str) -> bool:
+    try:
+        return bool(network.lookup(host))
+    except OSError:
+        return False
 
 
 def _comes_from_communication(error: BaseException, text: str) -> bool:

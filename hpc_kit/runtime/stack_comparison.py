@@ -8,7 +8,9 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from hpc_kit.run_files import RankStack, format_ranks
@@ -17,11 +19,20 @@ from hpc_kit.runtime.flight_recorder import latest_collectives
 _WAITING = ("/torch/distributed/", "/torch/autograd/")
 """Files of torch in whose functions a rank waits for other ranks. Computing alone never takes as long as a stall."""
 
+_COMPILATION = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/compile_fx.py", "/torch/utils/cpp_extension.py")
+"""Files of torch whose functions only compile. Compiled programs run in other files of the same folders."""
+
+_SAVES = (
+    ("/torch/serialization.py", ("save", "_save", "_legacy_save")),
+    ("/torch/distributed/checkpoint/state_dict_saver.py", ("save", "_save_state_dict")),
+    ("/safetensors/torch.py", ("save_file",)),
+)
+_MODULE_CALL = ("/torch/nn/modules/module.py", "_call_impl")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OWN_PACKAGE = str(Path(__file__).parents[1])
 
 
-def take_stacks(rank: int, host: str, *, step: int | None, phase: str | None) -> RankStack:
+def take_stacks(rank: int, host: str, *, step: int | None, phase: str | None, work: str | None = None) -> RankStack:
     """Return the stacks of all threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
@@ -34,7 +45,39 @@ def take_stacks(rank: int, host: str, *, step: int | None, phase: str | None) ->
     line = f"{Path(inner.filename).name}:{inner.lineno} in {inner.name}" if inner else ""
     call = summary[-1].name if summary else ""
     waits = any(part in frame.filename for frame in summary for part in _WAITING)
-    return RankStack(rank, host, time.time(), step, phase, line, call, waits, threads, latest_collectives())
+    return RankStack(rank, host, time.time(), step, phase, line, call, waits, threads, latest_collectives(), work)
+
+
+def recognize_work(frames: dict[int, FrameType], main: int | None) -> str | None:
+    """Return `compilation`, `save`, `import` or `evaluation` if the stacks show it: work that may take long.
+
+    Args:
+        frames: The innermost frame of each thread, as from `sys._current_frames`.
+        main: The main thread.
+    """
+    # With CUDA, the first backward pass compiles in a thread of its own.
+    for frame in frames.values():
+        if any(each.f_code.co_filename.endswith(_COMPILATION) for each in _outward(frame)):
+            return "compilation"
+    evaluates = False
+    for each in _outward(frames.get(main or 0)):
+        name, function = each.f_code.co_filename, each.f_code.co_name
+        if name.endswith("/torch/distributed/distributed_c10d.py") or "/torch/autograd/" in name:
+            return None  # it waits for other ranks
+        if any(name.endswith(file) and function in functions for file, functions in _SAVES):
+            return "save"
+        if name == "<frozen importlib._bootstrap>" and function == "_load_unlocked":
+            return "import"
+        if name.endswith(_MODULE_CALL[0]) and function == _MODULE_CALL[1]:
+            # The outermost module decides: parts of a model in training may be frozen.
+            evaluates = getattr(each.f_locals.get("self"), "training", True) is False
+    return "evaluation" if evaluates else None
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def strip_start(stack: traceback.StackSummary) -> traceback.StackSummary:
@@ -83,12 +126,14 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
 
 def find_late(stacks: list[RankStack]) -> list[RankStack]:
     """Return the stacks of the ranks for which all other ranks wait; empty if the stacks do not show it."""
-    least = min((stack.step or 0 for stack in stacks), default=0)
+    # A program may report steps on rank 0 only.
+    steps = [stack.step for stack in stacks if stack.step is not None]
+    least = min(steps) if len(steps) == len(stacks) and steps else None
     common = Counter(stack.line for stack in stacks).most_common(1)
     line = common[0][0] if common and common[0][1] > len(stacks) / 2 else None
     for late in (
         find_behind(stacks),
-        [stack for stack in stacks if (stack.step or 0) == least],
+        [stack for stack in stacks if least is not None and stack.step == least],
         [stack for stack in stacks if not stack.waits],
         [stack for stack in stacks if line is not None and stack.line != line],
     ):

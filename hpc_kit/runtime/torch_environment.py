@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.rendezvous.meeting import Meeting
     from hpc_kit.runtime.world import World
 
+ACCELERATE_USE_CPU = "ACCELERATE_USE_CPU"
+"""Without it, an `Accelerator()` on CPUs makes a world of each rank (accelerate, Launching on CPU)."""
+
 
 def torch_variables(
     world: World,
@@ -51,6 +54,13 @@ def torch_variables(
         with suppress(RendezvousError):  # no variable names a host
             exports |= {"MASTER_ADDR": expected_hosts(world, environ)[0]}
             exports |= {"MASTER_PORT": str(store.candidate_ports(world.key, world.master_port)[0])}
+    if (
+        meeting is not None
+        and world.world_size > 1
+        and ACCELERATE_USE_CPU not in environ
+        and devices.is_torch_for_cpus()
+    ):
+        exports[ACCELERATE_USE_CPU] = "true"
     if threads := devices.thread_count(environ, world.local_world_size or 1):
         exports["OMP_NUM_THREADS"] = str(threads)
     exports |= inherited_variables.export_marker(exports, environ)

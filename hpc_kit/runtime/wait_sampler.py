@@ -1,4 +1,4 @@
-"""Measures the share of its time for which a rank waits for other ranks, and collects these shares on each node.
+"""Measures the share of its time for which a rank waits for other ranks, and collects the notes of the ranks of a node.
 
 All ranks of a synchronous training need the same time for a step. So the slowest rank is the one that waits least.
 """
@@ -32,6 +32,7 @@ _LEAST_WATCHED = 40.0
 """Weighted seconds of samples before there is a share. Samples of 66 seconds weigh as much."""
 
 _OLD_SECONDS = 60.0
+_LONGEST_NOTE = 4096
 
 _WAITING = ("/distributed/", "/autograd/", "/nn/parallel/")
 """Folders of torch with the functions in which the main thread waits for other ranks."""
@@ -104,26 +105,26 @@ def is_communicating(frame: FrameType | None, torch_folder: str) -> bool:
     return False
 
 
-class NodeShares:
-    """The shares of the ranks of one node. They come to its first rank over a socket, which costs no file."""
+class NodeNotes:
+    """The notes of the ranks of one node. They come to its first rank over a socket, which costs no file."""
 
     def __init__(self, run: Path, node_rank: int, *, is_first: bool) -> None:
         name = hashlib.sha256(os.fsencode(f"{run.absolute()} {node_rank}")).hexdigest()[:32]
         # An address that begins with a zero byte is in Linux' memory only, and ends with the process.
         self._address, self._is_first = f"\0hpc-kit-{name}", is_first
         self._socket: socket.socket | None = None
-        self._received: dict[int, tuple[float, float]] = {}
+        self._received: dict[int, tuple[float, dict[str, Any]]] = {}
 
-    def add(self, rank: int, share: float) -> None:
-        """Note the share of this rank, or send it to the first rank of the node."""
+    def add(self, rank: int, note: dict[str, Any]) -> None:
+        """Keep the note of this rank, or send it to the first rank of the node."""
         if self._is_first:
-            self._received[rank] = (time.monotonic(), share)
+            self._received[rank] = (time.monotonic(), note)
             return
         with suppress(OSError), self._open() as sender:  # the first rank has not started, or has ended
-            sender.sendto(json.dumps([rank, share]).encode(), self._address)
+            sender.sendto(json.dumps([rank, note]).encode(), self._address)
 
-    def collect(self) -> dict[int, float]:
-        """Return the shares of the latest minute, by rank. Only the first rank calls this."""
+    def collect(self) -> dict[int, dict[str, Any]]:
+        """Return the notes of the latest minute, by rank. Only the first rank calls this."""
         # The end of the messages is an OSError. Only Linux has SO_PASSCRED and addresses without a file.
         with suppress(OSError, AttributeError):
             if self._socket is None:
@@ -134,16 +135,16 @@ class NodeShares:
             while True:
                 self._receive(self._socket)
         since = time.monotonic() - _OLD_SECONDS
-        return {rank: share for rank, (moment, share) in sorted(self._received.items()) if moment >= since}
+        return {rank: note for rank, (moment, note) in sorted(self._received.items()) if moment >= since}
 
     def _receive(self, receiver: socket.socket) -> None:
         credentials = struct.Struct("3i")
-        data, ancillary, *_ = receiver.recvmsg(256, socket.CMSG_SPACE(credentials.size))
+        data, ancillary, *_ = receiver.recvmsg(_LONGEST_NOTE, socket.CMSG_SPACE(credentials.size))
         # Any user of the node can send to the address.
         if ancillary and credentials.unpack(ancillary[0][2])[1] == os.getuid():
             with suppress(ValueError, TypeError):
-                rank, share = json.loads(data)
-                self._received[int(rank)] = (time.monotonic(), float(share))
+                rank, note = json.loads(data)
+                self._received[int(rank)] = (time.monotonic(), dict(note))
 
     @staticmethod
     def _open() -> socket.socket:

@@ -32,9 +32,9 @@ from hpc_kit.run_files import (
 )
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
-from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, take_stacks
+from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, recognize_work, take_stacks
 from hpc_kit.runtime.variables import positive_seconds
-from hpc_kit.runtime.wait_sampler import NodeShares, WaitSampler
+from hpc_kit.runtime.wait_sampler import NodeNotes, WaitSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,6 +50,9 @@ STALLED = 124
 DEFAULT_TIMEOUT = 600.0
 _STEP_FACTOR = 10
 _GAP_FACTOR = 2
+_WORK_FACTOR = 10
+"""Limits for which the main thread may be blocked inside a compilation, save or evaluation that the stacks show."""
+
 _LEAST_STEPS = 3
 """Steps before the first verdict. The first steps compile and allocate, and their time is not typical."""
 
@@ -59,6 +62,10 @@ _POLL_SECONDS = 5.0
 _WRITE_SECONDS = 10.0
 _COMPARE_SECONDS = 15.0
 """Time that ranks have to write their stacks before they are compared. A rank needs two polls to notice a stall."""
+
+
+_RETRY_SECONDS = 60.0
+"""Shortest time until the next comparison if a rank is at long work. Work that the stacks showed counts as long."""
 
 
 class Progress:
@@ -192,9 +199,15 @@ class Watchdog:
         self._over = threading.Event()
         self._written, self._written_step = 0.0, -1
         self._sampler = WaitSampler()
-        self._shares = NodeShares(run, world.node_rank or 0, is_first=not world.local_rank)
+        self._notes = NodeNotes(run, world.node_rank or 0, is_first=not world.local_rank)
         self._answered = self._requested()
         self._reported_step: int | None = None
+        self._next_comparison = 0.0
+        self._work: tuple[str, float] | None = None
+        """Long work that the stacks have shown, and when."""
+
+        self._switches, self._ran = 0, time.monotonic()
+        """Context switches of the main thread, and when their number has changed: a blocked thread has none."""
 
     def stop(self) -> None:
         """End the thread, after the last progress is written."""
@@ -215,7 +228,7 @@ class Watchdog:
                 looked = time.monotonic()
         with suppress(OSError):
             self._write_progress()
-        self._shares.close()
+        self._notes.close()
 
     def _samples(self) -> bool:
         """Return whether the training is at its usual work, in which a slow rank lets the others wait."""
@@ -225,27 +238,46 @@ class Watchdog:
     def _look(self) -> None:
         if time.monotonic() - self._written >= _WRITE_SECONDS:
             self._write_progress()
+        self._look_for_work()
         requested = self._requested()
         if requested > self._answered:
             self._answered = requested
             self._write_stacks()
         quiet = _progress.stalled_for(self.least)
-        if quiet is not None and self._reported_step != _progress.step:
+        if quiet is None or self._reported_step == _progress.step or time.monotonic() < self._next_comparison:
+            return
+        try:
+            self._request_stacks()
+            self._conclude(quiet)
+        except OSError as error:  # a lost file system may be the cause of the stall
             self._reported_step = _progress.step
-            try:
-                self._write_stacks()
-                self._conclude(quiet)
-            except OSError as error:  # a lost file system may be the cause of the stall
-                problem = f"{self.run} cannot be written: {error.strerror or error}"
-                self._report(StallCause(problem, [], {}), self._describe_stall(quiet, problem))
+            problem = f"{self.run} cannot be written: {error.strerror or error}"
+            self._report(StallCause(problem, [], {}), self._describe_stall(quiet, problem))
+
+    def _look_for_work(self) -> None:
+        """Note long work that the stacks show. A loop of an evaluation is not always inside the model."""
+        now, switches = time.monotonic(), context_switches()
+        if switches != self._switches or now - _progress.moved < _POLL_SECONDS:
+            self._switches, self._ran = switches, now
+        longest = _WORK_FACTOR * _progress.limit(self.least)
+        is_blocked = now - self._ran > longest
+        if now - _progress.moved >= _POLL_SECONDS and not is_blocked:
+            frames = sys._current_frames()  # noqa: SLF001 - documented in spite of its name
+            del frames[threading.get_ident()]
+            work = recognize_work(frames, threading.main_thread().ident)
+            # A thread that waits for a GPU looks like one that computes.
+            is_certain = work != "evaluation" and not _uses_gpu()
+            if work and (is_certain or now - _progress.moved < longest):
+                self._work = work, now
+        if self._work and (is_blocked or self._work[1] < _progress.moved or now - self._work[1] > _RETRY_SECONDS):
+            self._work = None
 
     def _write_progress(self) -> None:
         """Write the progress of the first rank of each node, at most every 10 seconds, and only a new one."""
         if _progress.count == self._written_step or _progress.step is None:
             return
         self._written, self._written_step = time.monotonic(), _progress.count
-        if self._sampler.share is not None:
-            self._shares.add(self.world.rank, round(self._sampler.share, 4))
+        self._notes.add(self.world.rank, self._rank_note())
         if self.world.local_rank:
             return
         seconds = statistics.median(_progress.seconds) if _progress.seconds else None
@@ -262,9 +294,16 @@ class Watchdog:
                 "losses": list(_progress.losses),
                 # A copy: the training adds names, also while the value of a tensor is on its way from the GPU.
                 "numbers": {name: float(value) for name, value in list(_progress.numbers.items())},
-                "waits": self._shares.collect(),
+                "ranks": self._notes.collect(),
             },
         )
+
+    def _rank_note(self) -> dict[str, object]:
+        """Return the part of the progress that differs between ranks."""
+        note: dict[str, object] = {"step": _progress.step, "phase": _progress.phase, **memory_in_use()}
+        if self._sampler.share is not None:
+            note["waits"] = round(self._sampler.share, 4)
+        return note
 
     @staticmethod
     def _write(path: Path, content: object, *, replace: bool = True) -> None:
@@ -277,19 +316,40 @@ class Watchdog:
         except OSError:
             return 0.0
 
+    def _request_stacks(self) -> None:
+        """Ask all ranks for their stacks, unless that has just happened. A rank in a phase has no stall of its own."""
+        if self._answered <= time.time() - self._stack_age():
+            self._write_stacks()
+            (self.run / STACKS / STACKS_REQUEST).write_text(f"{time.time()}\n")
+            self._answered = self._requested()
+
     def _write_stacks(self) -> None:
         folder = self.run / STACKS
         folder.mkdir(mode=0o700, exist_ok=True)
-        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=_progress.phase)
+        work = self._work[0] if self._work else None
+        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=_progress.phase, work=work)
         self._write(folder / rank_stacks(self.world.rank), stacks._asdict())
+
+    def _retry_seconds(self) -> float:
+        """Return the time until the next comparison if a rank is at long work."""
+        return max(_RETRY_SECONDS, _progress.limit(self.least) / 2)
+
+    def _stack_age(self) -> float:
+        """Return the largest age of compared stacks, in seconds. The clocks of nodes may differ by as much."""
+        return min(time.monotonic() - _progress.moved, self._retry_seconds()) / 2
 
     def _conclude(self, quiet: float) -> None:
         """Compare the stacks of all ranks. The first rank that is ready reports, and ends the training if asked to."""
-        step = _progress.step
+        step, since = _progress.step, time.time() - self._stack_age()
         if self._over.wait(_COMPARE_SECONDS) or _progress.step != step:
             return
+        stacks = read_stacks(self.run, since=since)
+        if any(stack.phase or stack.work for stack in stacks):
+            self._next_comparison = time.monotonic() + self._retry_seconds()
+            return
+        self._reported_step = step
+        cause = compare_stacks(stacks, self.world.world_size)
         began = time.time() - quiet - _COMPARE_SECONDS
-        cause = compare_stacks(read_stacks(self.run, since=began), self.world.world_size)
         sentence = self._describe_stall(quiet + _COMPARE_SECONDS, cause.sentence)
         path = self.run / STACKS / VERDICT
         with suppress(OSError):
@@ -314,6 +374,31 @@ class Watchdog:
             host = known.get(late) or expected_host(self.world, late, known) or UNKNOWN_HOST
             claim_first_failure(self.run, late, host, STALLED, sentence)
             shutdown.exit_rank(STALLED)
+
+
+def context_switches() -> int:
+    """Return how often the main thread has begun or ceased to run; 0 if the system does not count it."""
+    with suppress(OSError):
+        # The main thread has the number of the process.
+        lines = Path(f"/proc/self/task/{os.getpid()}/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return 0
+
+
+def memory_in_use() -> dict[str, int]:
+    """Return the bytes of main memory that this process uses (`memory`), and the peak of its GPU (`gpu_memory`)."""
+    used: dict[str, int] = {}
+    with suppress(OSError, IndexError, ValueError):  # not Linux
+        used["memory"] = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if _uses_gpu():
+        used["gpu_memory"] = sys.modules["torch"].cuda.max_memory_allocated()
+    return used
+
+
+def _uses_gpu() -> bool:
+    with suppress(AttributeError):  # torch may be half imported
+        return "torch" in sys.modules and bool(sys.modules["torch"].cuda.is_initialized())
+    return False
 
 
 def expected_host(world: World, rank: int, known: Mapping[int, str]) -> str | None:

@@ -42,6 +42,25 @@ def query_jobs(client: SlurmClient, ids: Iterable[str]) -> dict[str, JobStatus]:
     return found
 
 
+def add_canceller(client: SlurmClient, status: JobStatus) -> JobStatus:
+    """Return the status of a cancelled job with the name of the user who cancelled it, if the accounting knows it."""
+    if status.state is not JobState.CANCELLED or " by " in status.raw_state:
+        return status
+    booked = _select(_ask_sacct(client, [base_id(status.job_id)]), [status.job_id]).get(status.job_id)
+    _, by, user = (booked.raw_state if booked else "").partition(" by ")
+    return status._replace(raw_state=f"CANCELLED by {_user_name(user)}") if by else status
+
+
+def _user_name(user: str) -> str:
+    """Return the name of a user whose number sacct prints."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(int(user)).pw_name
+    except (KeyError, ValueError):
+        return user
+
+
 class QueueSnapshot(NamedTuple):
     """The queue of all users, and the status of some jobs by id."""
 

@@ -324,7 +324,17 @@ def _compare_sizes(resolved: Resolved, client: SlurmClient) -> str:
     size = f"{format_count(resolved.nodes, 'node')}, {format_count(resolved.ntasks, 'task')} x {cpus}"
     memory = [f"{name} {value}" for name, value in resources.given().items() if name.startswith("mem")]
     size = f"fit the job to the nodes. It asks for {', '.join([size, *memory])}"
+    size += _name_exclusions(resolved, client)
     return "\n".join([size, *known[:8]]) if known else f"{size}; list the nodes: sinfo --format='%R %D %c %m %G'"
+
+
+def _name_exclusions(resolved: Resolved, client: SlurmClient) -> str:
+    option, notes = exclude_option(resolved, client)
+    return (
+        "".join(f"\n{note}" for note in notes[:8]) + "\nuse a node again: hpc-kit cluster include NODE"
+        if option
+        else ""
+    )
 
 
 _OWN_ASSOCIATIONS = "sacctmgr show associations user=$USER format=account%30,partition%20,qos%40"

@@ -105,6 +105,7 @@ def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path, e
     assert (project / "runs/count/1/script.sbatch").read_text() == (project / "runs/count/2/script.sbatch").read_text()
 
 
+@pytest.mark.slow
 def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, project: Path) -> None:
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
     (project / "train.py").write_text("1\n")
@@ -137,6 +138,7 @@ def test_changed_files_may_have_any_name(tmp_path: Path) -> None:
     assert describe_changes({"commit": commit}, tmp_path).splitlines()[0] == " \N{REPLACEMENT CHARACTER}.py | 2 +-"
 
 
+@pytest.mark.slow
 def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit, project: Path) -> None:
     assert run_job(kit) == 0
     # The new job goes on after the last step of the first.

@@ -14,6 +14,7 @@ from tests.cli.conftest import Kit
 LLAMA = ("plan", "--model", "llama3-8b", "--cluster", "jz", "--nodes", "4", "--global-batch", "1024")
 
 
+@pytest.mark.slow
 def test_the_tables_fit_80_columns(kit: Kit) -> None:
     small = ("plan", "--model", "gpt2", "--cluster", "example-gpu")
     for words in (LLAMA, small, ("plan", "hybrid_3d_4node", "--explain"), ("list",), ("doctor",)):

@@ -56,6 +56,7 @@ def test_an_id_of_two_clusters_is_that_of_the_default_cluster(kit: Kit) -> None:
         assert kit("cancel", "1", "--cluster", cluster).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clusters")
 def test_cancel_does_not_choose_between_a_run_and_a_job_of_the_default_queue(kit: Kit) -> None:
     assert kit("embedded", "run", "--cluster", "local", "sbatch", "--hold", "--wrap", "true").returncode == 0
@@ -89,6 +90,7 @@ def test_ids_of_several_clusters(kit: Kit) -> None:
         assert kit("cancel", *words).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clusters")
 def test_the_list_shows_the_runs_of_all_clusters(kit: Kit) -> None:
     assert [submit(kit, *each) for each in (("local", "a"), ("lab", "b"), ("lab", "b"))] == ["1", "1", "2"]
@@ -103,6 +105,7 @@ def test_the_list_shows_the_runs_of_all_clusters(kit: Kit) -> None:
         assert kit("cancel", *words).returncode == 0
 
 
+@pytest.mark.slow
 def test_runs_are_read_without_a_state_directory(
     kit: Kit, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ ntasks_per_node = 2
 """
 
 
+@pytest.mark.slow
 def test_a_heterogeneous_job_is_followed_listed_and_cancelled(kit: Kit, project: Path) -> None:
     (project / "jobs/het.toml").write_text(HET.format("echo I am $SLURM_PROCID of $SLURM_NTASKS"))
     done = kit("submit", "het")
@@ -216,6 +217,7 @@ def test_the_start_is_estimated_without_submitting(kit: Kit) -> None:
     assert (start["nodes"], start["cpus"], start["preempts"]) == ("127.0.0.[1-2]", 2, [])
 
 
+@pytest.mark.slow
 def test_two_queues_in_one_project_do_not_share_a_runs_folder(
     kit: Kit, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,7 @@ def test_two_queues_in_one_project_do_not_share_a_runs_folder(
     assert [log.split() for log in logs] == [["one"], ["two"], ["three"]]
 
 
+@pytest.mark.slow
 def test_following_ends_when_the_embedded_slurm_is_removed(kit: Kit, project: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "hpc_kit", "submit", "--wait", "-j", "1x1", "--", "bash", "-c", "echo up; sleep 600"]
     with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as follower:

@@ -41,12 +41,14 @@ def test_a_fault_is_survived(queue: EmbeddedQueue, kind: Kind) -> None:
     Trial(queue, kind, random.Random(1), 1).survive()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_not_tried_again_is_noticed(queue: EmbeddedQueue) -> None:
     kind = Kind("kill", kill_rank, settings={"restart": {"exit_codes": [75]}})
     with pytest.raises(FaultNotSurvived, match="left out steps"):
         Trial(queue, kind, random.Random(1), 1).survive()
 
 
+@pytest.mark.slow
 def test_a_job_without_its_checkpoint_is_noticed(queue: EmbeddedQueue) -> None:
     def falsify(trial: Trial) -> None:
         path = trial.newest_save(0)
@@ -61,6 +63,7 @@ def test_a_job_without_its_checkpoint_is_noticed(queue: EmbeddedQueue) -> None:
 QUICK = {"SECONDS_A_STEP": "0.02"}
 
 
+@pytest.mark.slow
 def test_a_fault_after_the_last_step_is_survived_and_came_too_late(queue: EmbeddedQueue) -> None:
     def kill_late(trial: Trial) -> None:
         trial.wait(lambda: trial.newest_save(0).name == "rank-0-40", "the last step was not reached")
@@ -70,11 +73,13 @@ def test_a_fault_after_the_last_step_is_survived_and_came_too_late(queue: Embedd
     assert outcome.late == (outcome.attempts == 1)
 
 
+@pytest.mark.slow
 def test_a_fault_that_starts_no_attempt_is_noticed(queue: EmbeddedQueue) -> None:
     with pytest.raises(FaultNotSurvived, match="1 attempts instead of 2"):
         Trial(queue, Kind("none", lambda _: None), random.Random(1), 1).survive()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_left_over_is_noticed(queue: EmbeddedQueue) -> None:
     started: list[subprocess.Popen[bytes]] = []
 

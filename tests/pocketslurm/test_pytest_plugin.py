@@ -46,11 +46,13 @@ def test_the_marker_chooses_the_nodes(pocketslurm: PocketSlurm) -> None:
     assert printed.splitlines() == ["a1 2 gpu:1", "a2 2 gpu:1"]
 
 
+@pytest.mark.slow
 def test_a_job_that_fails(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     job = pocketslurm.run("--output", tmp_path / "%j.log", "--wrap", "echo $SLURM_JOB_NUM_NODES; exit 3")
     assert (job.id, job.state, job.exit_code, job.output, job.error) == (1, "FAILED", 3, "1\n", "1\n")
 
 
+@pytest.mark.slow
 def test_the_exit_code_of_a_script(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     codes = {"exit 137": 137, "kill -TERM $$": 143, "sleep 60": 143, "true": 0}
     jobs = {command: pocketslurm.submit("--output", tmp_path / "%j", "--wrap", command) for command in codes}
@@ -58,6 +60,7 @@ def test_the_exit_code_of_a_script(pocketslurm: PocketSlurm, tmp_path: Path) -> 
     assert {command: job.wait().exit_code for command, job in jobs.items()} == codes
 
 
+@pytest.mark.slow
 def test_an_array(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     job = pocketslurm.run("--array=0-2", "-o", tmp_path / "%a.log", "--wrap", "echo $SLURM_ARRAY_TASK_ID")
     assert (job.state, job.output) == ("COMPLETED", "0\n1\n2\n")

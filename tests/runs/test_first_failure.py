@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from hpc_kit.cli.outcomes import print_failure
 from hpc_kit.runs import first_failure
-from hpc_kit.runs.first_failure import find_failure, signal_name
+from hpc_kit.runs.first_failure import find_failure, find_hidden_failure, signal_name
 from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.runs.why.run_evidence import explain_run
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 
@@ -350,3 +352,37 @@ def test_the_traceback_of_a_program_is_shown_completely(
     assert cause in failure.headline
     assert failure.text.strip(" +").startswith(start.strip())
     assert failure.text.endswith(end)
+
+
+def test_a_failure_that_the_exit_status_hides_is_named(run: Run) -> None:
+    write_files(run, r0=f"step 4\n{TRACEBACK}\n")
+    assert "failed with ValueError: bad (train.py:2)" in str(find_hidden_failure(run))
+    write_files(run, r0=f"step 4\n{TRACEBACK}\nstep 5\nTraining finished\n")
+    assert find_hidden_failure(run) is None
+    write_files(run, r0="step 4\n")
+    assert find_hidden_failure(run) is None
+
+
+def test_an_attempt_before_a_requeue_is_no_hidden_failure(run: Run) -> None:
+    requeue = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-01T12:00:00 DUE TO JOB REQUEUE ***\n"
+    write_files(run, batch=f"srun: error: n1: task 0: Exited with exit code 124\n{requeue}", r0="step 4\n")
+    assert find_hidden_failure(run) is None
+    assert explain_run(run, status(JobState.COMPLETED, 0), JobState.COMPLETED).cause.startswith("did not fail")
+
+
+@pytest.mark.parametrize(
+    ("by", "cause"),
+    [("ada", "the job was cancelled by its own user (ada)"), ("root", "root cancelled the job: an administrator")],
+)
+def test_the_user_who_cancelled_a_job_is_named(run: Run, by: str, cause: str) -> None:
+    write_files(run, r0="step 4\n")
+    cancelled = status(JobState.CANCELLED)._replace(raw_state=f"CANCELLED by {by}")
+    assert explain_run(run, cancelled, JobState.CANCELLED).cause.startswith(cause)
+
+
+def test_a_fix_contains_commands_that_the_user_can_type(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(run, mark="0 n1 137 100.0", r0="step 4\n", batch="srun: error: n1: task 0: Exited with exit code 137\n")
+    failure = find_failure(run, status(JobState.FAILED, 137))
+    assert failure is not None
+    print_failure(failure, client=SlurmClient({}, embedded=True))
+    assert "look at hpc-kit embedded run sacct -j 12" in capsys.readouterr().out

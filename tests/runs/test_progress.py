@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -80,13 +81,15 @@ def test_a_phase_and_a_missing_total_are_described(run: Run) -> None:
 
 
 def test_the_slowest_rank_is_named_with_its_node(slurm: FakeSlurm, project: Path, run: Run) -> None:
-    note(run.folder, waits={"0": 0.4, "1": 0.43})
-    second = {"time": time.time(), "rank": 2, "host": "n2", "waits": {"2": 0.03, "3": 0.41}}
+    note(run.folder, ranks={"0": {"waits": 0.4, "memory": 1 << 30}, "1": {"waits": 0.43}})
+    second = {"time": time.time(), "rank": 2, "host": "n2"}
+    second["ranks"] = {"2": {"waits": 0.03, "memory": 3 << 29, "gpu_memory": 1 << 29}, "3": {"waits": 0.41}}
     (run.folder / "progress-1.json").write_text(json.dumps(second))
-    earlier = {"time": time.time() - 900, "rank": 4, "host": "n3", "waits": {"4": 0.0}}
+    earlier = {"time": time.time() - 900, "rank": 4, "host": "n3", "ranks": {"4": {"waits": 0.0}}}
     (run.folder / "progress-2.json").write_text(json.dumps(earlier))
     line = line_of(slurm, project)
-    assert "about 2 min to go, slowest rank 2 on n2: waits 3 %, the others 41 %; " in line.sentence
+    slowest = "slowest rank 2 on n2: waits 3 %, the others 41 %; "
+    assert f"loss 2.25, memory 1.5 GiB, GPU memory 0.5 GiB, about 2 min to go, {slowest}" in line.sentence
     progress: Any = job_json(line)["progress"]
     assert progress["slowest"] == {"ranks": [2], "hosts": ["n2"], "waits": 0.03, "others_wait": 0.41}
 
@@ -117,6 +120,13 @@ def test_a_damaged_note_counts_as_none(run: Run, text: str) -> None:
 
 def test_a_job_without_notes_shows_its_time_only(slurm: FakeSlurm, project: Path, run: Run) -> None:
     assert line_of(slurm, project).sentence == "9 min 50 s left of 10 min on n[1-2]"
+
+
+def test_json_has_no_nan(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    note(run.folder, numbers={"loss": math.nan, "norm": math.inf, "lr": 0.1}, losses=[1.0, math.nan])
+    progress: Any = job_json(line_of(slurm, project))["progress"]
+    assert (progress["numbers"], progress["losses"]) == ({"loss": None, "norm": None, "lr": 0.1}, [1.0, None])
+    json.dumps(progress, allow_nan=False)
 
 
 def test_losses_are_drawn_as_bars() -> None:

@@ -87,7 +87,8 @@ def test_an_unknown_id_is_refused_with_the_existing_ids(slurm: FakeSlurm, runs: 
         statuses(["77"], runs, client)
     assert str(error.value) == (
         f"no job 77\n  found  Slurm does not know it, and {runs}/ has no record of it\n"
-        "  do     name one of the latest runs: 12 job"
+        "  do     name one of the latest runs: 12 job; "
+        "for the log of another job (StdOut of scontrol show job ID): hpc-kit why --log FILE"
     )
 
 

@@ -124,6 +124,8 @@ def test_a_reason_with_names_in_any_language_is_recorded_under_any_locale(tmp_pa
         (RuntimeError("[Rank 2] Watchdog caught collective operation timeout: ncclRemoteError"), True),
         (type("DistNetworkError", (RuntimeError,), {})("gone"), True),
         (type("DistNetworkError", (RuntimeError,), {})("failed to listen. port: 29500, name: EADDRINUSE"), False),
+        (type("DistNetworkError", (RuntimeError,), {})("timed out while trying to connect to (127.0.0.1, 9)."), True),
+        (type("DistNetworkError", (RuntimeError,), {})("timed out while trying to connect to (no.invalid, 9)."), False),
         (ValueError("bad batch"), False),
         (FileNotFoundError(2, "No such file"), False),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),

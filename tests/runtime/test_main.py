@@ -257,6 +257,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("method", ["torch", "spawn", "forkserver", "fork"])
 def test_the_backend_replaces_nccl_in_processes_that_the_program_starts(

@@ -122,6 +122,15 @@ OWN_STORE = """
     dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, os.environ["RANK"] == "0")
 """
 
+ACCELERATE = """
+    from accelerate import Accelerator
+    from torch import ones
+
+    accelerator = Accelerator()
+    numbers = accelerator.gather(ones(1))
+    print(accelerator.process_index, accelerator.num_processes, numbers.sum().item())
+"""
+
 NO_GPU = "the program asks for the backend nccl, and this node has no GPU"
 
 CAUGHT = """
@@ -502,6 +511,7 @@ def test_ranks_without_torch_do_not_wait_for_each_other(launch: Launch) -> None:
     assert (launch.tasks[0].out, launch.tasks[0].err) == ("1 2 0 127.0.0.1 True\n", "")
 
 
+@pytest.mark.slow
 def test_a_rank_that_imports_torch_does_not_wait_for_one_that_ended_without_it(launch: Launch) -> None:
     program = launch.program("import os\nif os.environ['RANK'] == '0':\n    import torch")
     launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
@@ -527,6 +537,7 @@ with hpc_kit.distributed(backend="gloo") as world:
 """
 
 
+@pytest.mark.slow
 def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
     launch.start_interpreters(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(LATE_TORCH))
     assert launch.wait() == [0, 0]
@@ -565,6 +576,16 @@ def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["0 2.0 0\n", "1 2.0 0\n"]
     assert [task.err for task in launch.tasks] == ["", ""]
+
+
+@pytest.mark.slow
+def test_accelerate_joins_the_ranks_on_cpus(launch: Launch) -> None:
+    """By itself it joins ranks on GPUs only, also under torchrun: each rank would train alone, without a message."""
+    pytest.importorskip("accelerate")
+    words = ("-W", "default", "-m", "hpc_kit.runtime", launch.program(ACCELERATE))
+    launch.start_interpreters(step_of(2).environs(), *words)
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == ["0 2 2.0\n", "1 2 2.0\n"]
 
 
 @pytest.mark.slow

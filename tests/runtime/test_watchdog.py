@@ -23,7 +23,7 @@ from hpc_kit.runtime import resolve, watchdog
 from hpc_kit.runtime.flight_recorder import latest_collectives
 from hpc_kit.runtime.rendezvous.network import free_port
 from hpc_kit.runtime.stack_comparison import compare_stacks
-from hpc_kit.runtime.wait_sampler import NodeShares, is_communicating
+from hpc_kit.runtime.wait_sampler import NodeNotes, is_communicating
 from hpc_kit.runtime.watchdog import Progress
 from tests import preloaded
 from tests.preloaded import Preloaded
@@ -35,7 +35,7 @@ QUICK = """
 import os, signal, sys, time
 from hpc_kit.runtime import wait_sampler, watchdog
 watchdog._POLL_SECONDS, watchdog._WRITE_SECONDS, watchdog._COMPARE_SECONDS = 0.1, 0.2, 1.5
-wait_sampler._PAUSES, wait_sampler._LEAST_WATCHED = (0.002, 0.01), 0.5
+watchdog._RETRY_SECONDS, wait_sampler._PAUSES, wait_sampler._LEAST_WATCHED = 3, (0.002, 0.01), 0.5
 import hpc_kit
 from torch import distributed as dist, ones
 with hpc_kit.distributed() as world:
@@ -137,6 +137,69 @@ def test_a_healthy_training_is_not_stopped(start: Start, run_folder: Path, act: 
     assert read_stall(run_folder) is None
 
 
+WORK = """
+import torch
+class SlowFile:
+    def write(self, data): time.sleep(0.13); return len(data)  # 94 times: longer than 10 limits
+    def flush(self): pass
+def backend(*_):
+    time.sleep(8)
+    return lambda x: (x,)
+file, model = SlowFile(), torch.nn.Linear(2, 2).eval()
+model.register_forward_hook(lambda *_: time.sleep(0.5))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("act", "timeout"),
+    [
+        ("if step == 6 and world.rank == 0:\n    with hpc_kit.phase('evaluation'): time.sleep(8)", "2"),
+        (
+            WORK + "if step == 6 and world.rank == 0: torch.save({n: torch.zeros(n + 1) for n in range(12)}, file)",
+            "0.8",
+        ),
+        (WORK + "if step == 6 and world.rank == 0:\n    for _ in range(16): model(torch.ones(2))", "2"),
+        (WORK + "if step == 6 and world.rank == 0: torch.compile(torch.sin, backend=backend)(torch.ones(2))", "2"),
+    ],
+    ids=["announced evaluation", "save", "evaluation", "compilation"],
+)
+def test_ranks_may_wait_for_a_rank_at_long_work(start: Start, run_folder: Path, act: str, timeout: str) -> None:
+    ranks = start(act, 2, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT=timeout)
+    for rank in ranks:
+        out, err = rank.communicate(timeout=200)
+        assert (rank.returncode, out, err) == (0, "done\n", "")
+    assert read_stall(run_folder) is None
+    # The ranks have asked each other.
+    assert (run_folder / "stacks" / "rank-0.json").exists()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "act",
+    [
+        "if step == 6:\n    SlowFile.write = lambda *_: time.sleep(500)\n    torch.save(model, SlowFile())",
+        "while step == 6: model(torch.ones(2))",
+    ],
+    ids=["a blocked save", "an evaluation without an end"],
+)
+def test_a_hang_inside_long_work_is_reported_later(start: Start, run_folder: Path, act: str) -> None:
+    (rank,) = start(WORK + act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="0.7")
+    error = rank.communicate(timeout=100)[1]
+    assert rank.returncode == 124
+    assert 7 < float(error.partition("no step has ended for ")[2].split()[0]) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_ranks_that_report_no_steps_are_compared_too(start: Start, run_folder: Path) -> None:
+    act = "hpc_kit.progress = lambda *_, **__: None if world.rank else watchdog.progress(step)\n"
+    ranks = start(act + "if step == 6 and world.rank == 1: time.sleep(100)", 2, HPC_KIT_WATCHDOG="stop")
+    assert "rank 0 waits in train.py:12 in <module> (all_reduce) for rank 1 on " in ranks[0].communicate(timeout=60)[1]
+    assert ranks[0].returncode == 124
+
+
 @pytest.mark.timeout(120)
 def test_a_stall_ends_the_job_also_if_the_run_folder_is_lost(start: Start, run_folder: Path) -> None:
     act = f"if step == 6: import shutil; shutil.rmtree({str(run_folder)!r}); time.sleep(100)"
@@ -180,6 +243,7 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
         ([stack(0, "a:1", waits=True), stack(1, "a:1", waits=True)], []),
         ([stack(0, "a:1", number=5), stack(1, "a:1", number=5, step=6), stack(2, "a:1", number=4)], [2]),
         ([stack(0, "a:1"), stack(1, "a:2")], []),
+        ([stack(0, "a:1", waits=True), stack(1, "a:9"), stack(2, "a:1", waits=True)._replace(step=None)], [1]),
     ],
     ids=[
         "it does not wait",
@@ -189,6 +253,7 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
         "all in one collective",
         "fewer collectives",
         "undecided",
+        "a rank without steps",
     ],
 )
 def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: list[int]) -> None:
@@ -276,7 +341,7 @@ def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_one
     watchdog.progress(step, total=step, best=loss)
     its = watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)
     its._write_progress()
-    its._shares.close()
+    its._notes.close()
     assert json.loads((run_folder / "progress-0.json").read_text())["numbers"] == {"best": 2.0}
 
 
@@ -302,27 +367,28 @@ def test_the_slowest_rank_is_the_one_that_waits_least(
 ) -> None:
     for rank in start(act, 2):
         assert rank.communicate(timeout=60)[0] == "done\n"
-    waits = json.loads((run_folder / "progress-0.json").read_text())["waits"]
-    assert set(waits) == {"0", "1"}
-    slowest = find_slowest({int(rank): share for rank, share in waits.items()}, {0: "n1", 1: "n1"})
-    assert (slowest.ranks if slowest else None) == slow, waits
+    notes = json.loads((run_folder / "progress-0.json").read_text())["ranks"]
+    assert set(notes) == {"0", "1"}
+    assert all(note["step"] > 30 and 1 << 26 < note["memory"] < 1 << 34 for note in notes.values())
+    slowest = find_slowest({int(rank): note["waits"] for rank, note in notes.items()}, {0: "n1", 1: "n1"})
+    assert (slowest.ranks if slowest else None) == slow, notes
 
 
-def test_ranks_of_a_node_send_their_shares_to_its_first_rank(run_folder: Path) -> None:
-    first, second = (NodeShares(run_folder, 0, is_first=is_first) for is_first in (True, False))
-    second.add(1, 0.1)  # too early
-    first.add(0, 0.5)
-    assert first.collect() == {0: 0.5}
-    second.add(1, 0.25)
-    assert first.collect() == {0: 0.5, 1: 0.25}
-    other = NodeShares(run_folder, 1, is_first=True)
+def test_ranks_of_a_node_send_their_notes_to_its_first_rank(run_folder: Path) -> None:
+    first, second = (NodeNotes(run_folder, 0, is_first=is_first) for is_first in (True, False))
+    second.add(1, {"step": 1})  # too early
+    first.add(0, {"step": 2})
+    assert first.collect() == {0: {"step": 2}}
+    second.add(1, {"step": 2, "phase": "é" * 200})
+    assert first.collect() == {0: {"step": 2}, 1: {"step": 2, "phase": "é" * 200}}
+    other = NodeNotes(run_folder, 1, is_first=True)
     assert other.collect() == {}
-    for shares in (first, other):
-        shares.close()
+    for notes in (first, other):
+        notes.close()
 
 
 def test_the_path_of_a_run_may_have_bytes_that_are_no_text(tmp_path: Path) -> None:
-    NodeShares(tmp_path / os.fsdecode(b"lat\xe9"), 0, is_first=True).close()
+    NodeNotes(tmp_path / os.fsdecode(b"lat\xe9"), 0, is_first=True).close()
 
 
 WAITING = """

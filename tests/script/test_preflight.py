@@ -95,6 +95,7 @@ def test_a_spare_node_replaces_a_slow_one(slurm: Slurm) -> None:
     assert read_history(run).attempts[0].excluded == ("n1",)
 
 
+@pytest.mark.slow
 def test_without_a_spare_node_the_job_is_requeued_without_the_slow_one(slurm: Slurm) -> None:
     run = submit(slurm, 'n1 n1 is slow: disk "a"\n', "")
     assert await_end(run) == 0, log(run)
@@ -104,6 +105,7 @@ def test_without_a_spare_node_the_job_is_requeued_without_the_slow_one(slurm: Sl
     assert (second.nodes, second.decision) == ("n[2-3]", "finished")
 
 
+@pytest.mark.slow
 def test_a_job_with_restart_is_requeued_too_and_its_history_has_all_attempts(slurm: Slurm) -> None:
     run = submit(slurm, "n2 n2 is broken: clock\n", "", restart={"progress": "saved"})
     assert await_end(run) == 0, log(run)
@@ -124,6 +126,7 @@ def test_later_exclusions_keep_the_earlier_ones(slurm: Slurm) -> None:
     assert "partition local has 1 other usable nodes like those of the job, which needs 2" in log(run)
 
 
+@pytest.mark.slow
 def test_the_number_of_requeues_is_limited(slurm: Slurm) -> None:
     run = submit(slurm, *(f"n{node} n{node} is slow: disk\n" for node in (1, 2)), **{"preflight.requeues": 1})
     assert await_end(run) == 1

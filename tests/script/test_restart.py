@@ -184,6 +184,7 @@ def test_a_signal_in_the_first_lines_of_the_script_stops_the_attempt(slurm: Slur
     assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [f"stopped by {name}"]
 
 
+@pytest.mark.slow
 def test_a_signal_that_ends_a_setup_line_stops_the_attempt(slurm: Slurm) -> None:
     setup = '[ "$HPC_KIT_ATTEMPT" != 1 ] || { kill -TERM $$; (exit 143); }'
     run = submit(slurm, env={"STEPS": "5"}, setup=[setup])
@@ -249,6 +250,7 @@ def decisions(run: Path) -> list[str]:
 HANG = "no step has ended for 615 s after step 5: ranks 0, 1 are in train.py:15 in <module> (all_reduce)"
 
 
+@pytest.mark.slow
 def test_two_hangs_end_a_job_without_known_progress(slurm: Slurm) -> None:
     # If no rank is late, any rank may be the first to report the hang.
     run = submit(slurm, command=["bash", "-c", lose_rank(124, "$HPC_KIT_ATTEMPT", HANG)], restart={})
@@ -266,6 +268,7 @@ def test_the_loss_of_the_same_rank_again_ends_a_job_without_known_progress(slurm
     assert "two attempts ended with the loss of rank 2" in log(run)
 
 
+@pytest.mark.slow
 def test_a_hang_does_not_replace_one_spare_node_after_the_other(tmp_path: Path) -> None:
     own = Slurm(tmp_path / "own", gpus=0, nodes="127.0.0.[1-4]")
     (own.folder / "runs" / "job").mkdir(parents=True)
@@ -299,6 +302,7 @@ def test_ranks_in_different_collectives_are_a_failure(slurm: Slurm) -> None:
     assert decisions(run) == ["failed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
@@ -322,12 +326,14 @@ def test_signals_soon_after_the_start_are_no_attempts_without_progress(slurm: Sl
     assert [event["decision"] for event in history(run) if event["event"] == "end"] == ["requeue"] * 3 + ["finished"]
 
 
+@pytest.mark.slow
 def test_a_program_without_a_handler_goes_on_from_its_last_save(slurm: Slurm) -> None:
     run = submit(slurm, env={"RUN": "sleep 1; scancel --signal=USR1 --batch $SLURM_JOB_ID", "HANDLED": "USR2"})
     assert await_end(run) == 0, log(run)
     assert len(starts(run)) == 2
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_the_signal_is_requeued_before_the_limit(slurm: Slurm) -> None:
     env = {"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID", "IGNORED": "1", "STEPS": "60"}
     run = submit(slurm, env=env, restart={**RESTART, "lead": 4})
@@ -349,6 +355,7 @@ def test_a_cancelled_job_is_not_started_again(slurm: Slurm) -> None:
     assert events(run, "decision") == [("start", 1, None), ("end", 1, "ended")]
 
 
+@pytest.mark.slow
 def test_a_requeue_by_an_administrator_is_an_attempt(slurm: Slurm) -> None:
     run = submit(slurm, env={"RUN": "scontrol requeue $SLURM_JOB_ID", "HANDLED": "USR1 TERM"})
     assert await_end(run) == 0
@@ -365,6 +372,7 @@ def test_elements_of_an_array_are_requeued_alone(slurm: Slurm) -> None:
         assert [event["attempt"] for event in history(element) if event["event"] == "start"][-1] == attempts
 
 
+@pytest.mark.slow
 def test_a_job_that_may_not_be_requeued_is_submitted_again_with_one_record(slurm: Slurm) -> None:
     options = ("--no-requeue", "--exclude=n[3-4]")
     run = submit(slurm, *options, env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID"})

@@ -15,6 +15,7 @@ from hpc_kit.slurm import job_status as commands
 from hpc_kit.slurm.client import Completed, SlurmClient, run_command
 from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.job_status import JobStatus, sacct_argv, scancel_argv, scontrol_job_argv, squeue_argv
+from hpc_kit.slurm.queries import add_canceller
 from hpc_kit.slurm.states import JobState
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -311,3 +312,17 @@ def test_a_program_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(SlurmUnavailable, match="does not answer") as caught:
         run_command([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.2)
     assert "nothing within 0.2 s" in str(caught.value.found)
+
+
+@pytest.mark.parametrize(
+    ("booked", "shown"),
+    [("CANCELLED by 0", "CANCELLED by root"), ("CANCELLED by 4000000", "CANCELLED by 4000000"), (None, "CANCELLED")],
+    ids=["a user", "an unknown user", "no accounting"],
+)
+def test_the_accounting_knows_who_cancelled_a_job(booked: str | None, shown: str) -> None:
+    row = f"7|7|{booked}|0:0|ada|main|Unknown|Unknown|Unknown|5:00|0:00||None|x\n"
+    slurm = Slurm(squeue=squeue_row("7", "CANCELLED"), sacct=row if booked else (1, NO_ACCOUNTING))
+    client = SlurmClient(os.environ, embedded=False, runner=slurm)
+    status = add_canceller(client, client.query(["7"])["7"])
+    assert status.raw_state == shown
+    assert add_canceller(client, status._replace(state=JobState.FAILED)).raw_state == shown

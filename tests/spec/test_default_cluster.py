@@ -155,6 +155,7 @@ def test_inside_a_job_of_the_embedded_slurm_its_cluster_is_the_default(project: 
     assert default_cluster_name(project, {**inside, "PATH": "/usr/bin:/bin"}) != "mine"
 
 
+@pytest.mark.slow
 def test_a_job_submitted_inside_a_job_of_the_embedded_slurm_is_found_outside(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,5 @@ def test_the_schema_refuses_the_same_files_as_the_loader(wrong: dict[str, object
         jsonschema.Draft202012Validator(json.loads(schema_text("job"))).validate(wrong)
 
 
-@pytest.mark.parametrize(("path", "text"), list(golden.documents()), ids=lambda value: getattr(value, "name", ""))
-def test_generated_files_are_current(path: Path, text: str) -> None:
-    assert path.read_text() == text, "make golden"
+def test_generated_files_are_current() -> None:
+    assert [path for path, text in golden.documents() if path.read_text() != text] == [], "make golden"

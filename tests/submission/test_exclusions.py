@@ -21,6 +21,7 @@ from hpc_kit.submission.exclusions import (
     exclude_option,
     read_exclusions,
 )
+from hpc_kit.submission.sbatch import refusal_error
 
 FOREVER = 4e9
 
@@ -136,3 +137,13 @@ def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RecordError, match="Not a directory") as error:
         read_exclusions("local")
     assert "XDG_STATE_HOME" in str(error.value)
+
+
+def test_a_refusal_names_the_exclusions() -> None:
+    exclude("n2", "n77")
+    refusal = "sbatch: error: Batch job submission failed: Requested node configuration is not available\n"
+    error = refusal_error(job(nodes=8), SLURM, Completed(("sbatch",), 1, "", refusal))
+    assert "\n         excluding n2 until 2096-10-02 " in str(error)
+    assert "use a node again: hpc-kit cluster include NODE" in str(error)
+    exclude()
+    assert "exclu" not in str(refusal_error(job(nodes=8), SLURM, Completed(("sbatch",), 1, "", refusal)))

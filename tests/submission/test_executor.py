@@ -412,6 +412,7 @@ def test_elements_of_an_array_run_through_our_script(embedded: SlurmClient, proj
     assert {where["SUBMITIT_EXECUTOR"] for _, where in found} == {"slurm"}
 
 
+@pytest.mark.slow
 def test_a_callable_with_a_checkpoint_is_requeued_and_resumes(
     embedded: SlurmClient, project: Path, tmp_path: Path
 ) -> None:
@@ -494,6 +495,7 @@ def test_a_cancelled_program_is_reported_as_cancelled(embedded: SlurmClient, pro
     assert error.what == f"job {job.job_id} job CANCELLED: It was cancelled by its user or an administrator."
 
 
+@pytest.mark.slow
 def test_an_array_of_programs_returns_one_result_per_element(embedded: SlurmClient, project: Path) -> None:
     program = 'echo "{\\"index\\": $SLURM_ARRAY_TASK_ID}" >"$HPC_KIT_RUN/summary.json"'
     changes = {"command": ["bash", "-c", program], "resources.array": "0-1", "resources.nodes": 1}

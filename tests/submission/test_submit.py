@@ -372,6 +372,7 @@ def test_the_record_notes_a_missing_repository_or_git(
     assert note == "git cannot be run here: No such file or directory"
 
 
+@pytest.mark.slow
 @pytest.mark.oracle("git")
 def test_a_huge_patch_is_omitted_with_a_note(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpc_kit.submission.provenance.MAX_PATCH", 1000)

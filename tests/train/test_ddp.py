@@ -74,6 +74,7 @@ def assert_same_curve(one: Left, many: Left) -> None:
     assert many["after"] == pytest.approx(one["after"], rel=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_loss_curve_of_two_ranks_is_that_of_one(trained: Trained) -> None:
     assert_same_curve(trained.result_of("one"), trained.result_of("two"))
 

@@ -153,6 +153,45 @@ def test_a_job_booked_completed_whose_training_failed_is_failed(tmp_path: Path) 
     assert "hid the exit status" in verdict.cause
 
 
+def test_a_program_that_printed_caught_exceptions_and_succeeded_has_not_failed(tmp_path: Path) -> None:
+    caught = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    1/0\nZeroDivisionError: zero\n'
+    )
+    sacct = "JobID|State|ExitCode\n7|COMPLETED|0:0\n"
+    verdict = why(tmp_path, rank__0_log=3 * caught + "Training finished. Final loss 0.12\n", sacct_txt=sacct)
+    assert verdict.cause.startswith("did not fail")
+
+
+@pytest.mark.parametrize(
+    "before", ["Exception in thread Thread-1 (prefetch):", "Exception ignored in: <function A.__del__>"]
+)
+def test_the_line_before_a_traceback_counts_in_each_file(tmp_path: Path, before: str) -> None:
+    """The line has the same shape in all logs."""
+    text = f"{before}\n" + TRACEBACK.format(error="ValueError: corrupt record")
+    sacct = "JobID|State|ExitCode\n7|COMPLETED|0:0\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + text, rank__1_log=STEPS + text, sacct_txt=sacct)
+    assert verdict.cause.startswith("did not fail")
+
+
+def test_if_all_ranks_with_logs_were_counted_none_of_them_is_late(tmp_path: Path) -> None:
+    error = "torch.distributed.DistStoreError: Timed out after 16 seconds waiting for clients. {}/3 clients joined."
+    waits = "torch.distributed.DistStoreError: wait timeout after 15000ms, keys: /default_pg/0//cpu//0/0"
+    srun = "srun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    logs = {"rank__1_log": TRACEBACK.format(error=waits), "slurm_log": srun}
+    verdict = why(tmp_path, rank__0_log=TRACEBACK.format(error=error.format(2)), **logs)
+    assert verdict.class_ == "rendezvous-timeout"
+    assert "2 of 3 came" in verdict.cause
+    verdict = why(tmp_path, rank__0_log=TRACEBACK.format(error=error.format(1)), **logs)
+    assert (verdict.class_, verdict.rank) == ("late-rank", 1)
+
+
+def test_a_line_of_hpc_kit_is_not_a_line_of_the_program(tmp_path: Path) -> None:
+    frames = TRACEBACK.format(
+        error='  File "/src/hpc_kit/runtime/mpi/backend.py", line 205, in separated\n    f()\nValueError: no'
+    )
+    assert "(train.py:9, in main)" in why(tmp_path, rank__0_log=frames).cause
+
+
 def test_the_last_attempt_counts_and_earlier_ones_are_named(tmp_path: Path) -> None:
     requeue = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***\n"
     first, last = TRACEBACK.format(error="KeyError: 'a'"), TRACEBACK.format(error="MemoryError")
@@ -2653,3 +2692,74 @@ def test_a_device_that_nccl_cannot_open_is_not_the_cause(tmp_path: Path) -> None
     ends = "".join(f"srun: error: g{node}: task {node - 1}: Exited with exit code 1\n" for node in (1, 2))
     assert why(tmp_path, job_log=opening + late + lost + ends).class_ == "rendezvous-timeout"
     assert why(tmp_path, job_log=opening.replace("open_device", "reg_mr")).class_ == "nccl-infiniband"
+
+
+def test_a_rank_that_ended_with_another_line_is_named_if_the_job_stood_still(tmp_path: Path) -> None:
+    steps = "".join(
+        f"{rank}: 2025-01-02 10:{minute:02}:00 epoch 1 step {minute}\n" for minute in range(30) for rank in range(3)
+    )
+    ends = "0: 2025-01-02 10:30:01 validating on rank 0\n"
+    ends += "".join(f"{rank}: 2025-01-02 10:30:02 epoch 2 begins\n" for rank in (1, 2))
+    limit = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-01-02T20:00:00 DUE TO TIME LIMIT ***\n"
+    verdict = why(tmp_path, slurm__7_log=steps + ends + limit)
+    assert (verdict.rank, verdict.confidence) == (0, "likely")
+    assert "rank 0 ended with 'validating on rank 0', and ranks 1, 2 with 'epoch 2 begins'" in verdict.cause
+
+
+def test_silent_ranks_are_not_odd_if_the_job_stood_still(tmp_path: Path) -> None:
+    starts = "".join(f"{rank}: 2025-01-02 09:00:00 model ready\n" for rank in range(3))
+    steps = "".join(f"0: 2025-01-02 10:{minute:02}:00 epoch 1 step {minute}\n" for minute in range(30))
+    limit = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-01-02T20:00:00 DUE TO TIME LIMIT ***\n"
+    verdict = why(tmp_path, slurm__7_log=starts + steps + limit)
+    assert "stood still" in verdict.cause
+    assert (verdict.rank, "last lines differ" in verdict.cause) == (None, False)
+
+
+def test_a_rank_is_late_with_the_last_output_before_the_others_gave_up(tmp_path: Path) -> None:
+    output = STEPS + "[main] generating samples\r 10%|#  | 1/9\r 50%|## | 5/9\n"
+    wait = (
+        "[rank{0}]:[E802 02:06:43.4 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600007 milliseconds\n"
+    )
+    verdict = why(tmp_path, slurm__7_log=output + "".join(wait.format(rank) for rank in (1, 2, 3)))
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("late-rank", 0, "likely")
+    assert "the last output before:  50%|## | 5/9" in verdict.cause.replace("before: 50", "before:  50")
+
+
+def test_the_restarts_that_each_rank_prints_are_one_attempt(tmp_path: Path) -> None:
+    begins = "".join(f"[rank{rank}] start, restart {{0}}, pid {{0}}{rank}\n" for rank in range(4))
+    crash = "Fatal Python error: Segmentation fault\n"
+    damaged = TRACEBACK.format(
+        error="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
+    )
+    log = begins.format(0) + STEPS + crash + begins.format(1) + damaged + begins.format(2) + damaged
+    verdict = why(tmp_path, slurm__7_log=log)
+    assert verdict.class_ == "corrupt-file"
+    assert [text.partition(":")[0] for text in verdict.earlier] == ["attempt 1", "attempt 2"]
+    assert verdict.cause.endswith("; it may be from attempt 1: the program crashed with a segmentation fault")
+
+
+def test_an_exception_after_a_line_of_information_was_not_logged(tmp_path: Path) -> None:
+    done = "2025-10-01 20:10:00 | INFO | train | done training in 7790.2 seconds\n[3/3] evaluation\n"
+    error = "FileNotFoundError: Dataset not found: test2"
+    log = f"{STEPS}{done}2025-10-01 20:10:01 | INFO | generate | loading the model\n{TRACEBACK.format(error=error)}"
+    verdict = why(tmp_path, slurm__7_log=log)
+    assert verdict.class_ == "missing-file"
+    assert verdict.cause.endswith("; the training had finished before")
+
+
+@pytest.mark.parametrize(("file", "class_"), [("/home/s/hf_token", "permission"), ("/home/s/data.txt", "hub-access")])
+def test_a_token_that_the_script_cannot_read_is_why_a_server_refuses(tmp_path: Path, file: str, class_: str) -> None:
+    refused = TRACEBACK.format(error="requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://h")
+    verdict = why(tmp_path, slurm__7_log=f"cat: {file}: Permission denied\nstart\n{refused}")
+    assert verdict.class_ == class_
+
+
+@pytest.mark.parametrize(("elapsed", "class_"), [("00:01:33", "no-training"), ("05:00:00", "no-failure")])
+def test_a_short_job_of_lightning_that_ended_after_its_restore_trained_nothing(
+    tmp_path: Path, elapsed: str, class_: str
+) -> None:
+    log = "Restored all states from the checkpoint at /s/last.ckpt\n`Trainer.fit` stopped: `max_epochs=40` reached.\n"
+    log += "all done\n"
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=f"JobID|State|ExitCode|Elapsed\n7|COMPLETED|0:0|{elapsed}\n")
+    assert (verdict.class_, verdict.confidence == "likely") == (class_, class_ == "no-training")

@@ -9,7 +9,6 @@ import pytest
 from hpc_kit.runs.why.log_reader import has_trigger
 from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
 
-RULES = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)
 VALUES = {"who", "rank", "host", "meaning", "detail", "name", "since", "silence", "time"}
 """Values that do not come from the line that matched."""
 
@@ -18,38 +17,32 @@ def groups_of(rule: Rule) -> set[str]:
     return {name for text in rule.patterns for name in re.compile(text).groupindex}
 
 
-@RULES
-def test_the_examples_of_a_rule_match_it(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)
+def test_the_examples_of_a_rule_match_it_and_are_found_in_free_text(rule: Rule) -> None:
     assert rule.examples
     for example in rule.examples:
-        found = {
-            match.rule.name for line in example.splitlines() for match in match_line(line, exception=not rule.alone)
-        }
+        lines = example.splitlines()
+        found = {match.rule.name for line in lines for match in match_line(line, exception=not rule.alone)}
         assert rule.name in found
+        assert any(has_trigger(line.lower().encode()) for line in lines)
 
 
-@RULES
-def test_a_sentence_names_only_groups_of_its_patterns(rule: Rule) -> None:
-    named = set(re.findall(r"\{(\w+)\}", rule.cause + rule.fix))
-    assert named <= groups_of(rule) | VALUES
+def test_a_sentence_names_only_groups_of_its_patterns() -> None:
+    for rule in all_rules():
+        named = set(re.findall(r"\{(\w+)\}", rule.cause + rule.fix))
+        assert named <= groups_of(rule) | VALUES, rule.name
 
 
-@RULES
-def test_advice_is_there_and_classes_are_identifiers(rule: Rule) -> None:
-    assert len(rule.fix) > 10
-    assert re.fullmatch(r"[a-z][a-z0-9-]+", rule.class_)
+def test_advice_is_there_and_classes_are_identifiers() -> None:
+    for rule in all_rules():
+        assert len(rule.fix) > 10, rule.name
+        assert re.fullmatch(r"[a-z][a-z0-9-]+", rule.class_), rule.name
 
 
-@RULES
-def test_the_examples_of_a_rule_are_found_in_free_text(rule: Rule) -> None:
-    for example in rule.examples:
-        assert any(has_trigger(line.lower().encode()) for line in example.splitlines())
-
-
-@RULES
-def test_patterns_with_any_text_in_front_are_anchored(rule: Rule) -> None:
+def test_patterns_with_any_text_in_front_are_anchored() -> None:
     """Otherwise, a search in a long line takes a time that grows with the square of its length."""
-    assert not [pattern for pattern in rule.patterns if re.match(r"(\(\?P<\w+>)?\.\*", pattern)]
+    patterns = [pattern for rule in all_rules() for pattern in rule.patterns]
+    assert not [pattern for pattern in patterns if re.match(r"(\(\?P<\w+>)?\.\*", pattern)]
 
 
 def test_the_name_of_a_rule_is_unique() -> None:

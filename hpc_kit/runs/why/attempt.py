@@ -103,7 +103,8 @@ class Attempt:
         self.evidence = evidence
         self.job = next(reversed(rows_of_job(evidence)), None)
         self.rows = _last_runs([row for row in evidence.rows if self.job is None or _same_job(row, self.job)])
-        self.events, self.ends = _last_attempt(evidence)
+        self.completed = self.job is not None and self.job.state is JobState.COMPLETED
+        self.events, self.ends = _last_attempt(evidence, has_completed=self.completed)
         self._drop_foreign_kernel_lines()
         self._doubt_kills_outside()
         if evidence.has_agents or evidence.has_torchrun or evidence.nodes.agents:
@@ -116,7 +117,6 @@ class Attempt:
         self.events += self._state_events()
         self._find_outside_signals()
         self._find_survived()
-        self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
         self.failed = self._has_failed()
 
@@ -195,7 +195,7 @@ class Attempt:
 
     def _find_survived(self) -> None:
         """Mark the errors after which another file shows progress of the rank, or of all ranks, by its times."""
-        ends = [(rank, last) for (_, rank), last in self.evidence.last.items() if last.time is not None]
+        ends = [(rank, last) for (_, rank), last in self.evidence.last.items() if last.is_progress]
         for event in self.events:
             time = event.line.time
             if time is None or event.rule.kind == "end" or KERNEL.search(event.line.text) or event.rule.class_ in FATAL:
@@ -419,8 +419,9 @@ class Attempt:
     def _row_event(self, name: str, row: JobRow, line: Line) -> Event:
         groups = {}
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
-            groups["user"] = f"user {by[1]}"
-            name = "job-cancelled-by-root" if by[1] in {"0", "root"} else name
+            is_own = by[1] == row.user
+            groups["user"] = f"its own user ({by[1]})" if is_own else f"user {by[1]}"
+            name = "job-cancelled-by-root" if by[1] in {"0", "root"} and not is_own else name
         hosts = expand_nodes(row.nodes)
         host = hosts[0] if len(hosts) == 1 else None
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
@@ -469,9 +470,13 @@ def _same_job(row: JobRow, job: JobRow) -> bool:
     return row.job_id.partition(".")[0] == job.job_id.partition(".")[0]
 
 
-def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
+def _last_attempt(evidence: Evidence, *, has_completed: bool) -> tuple[list[Event], list[TaskEnd]]:
     """Return what belongs to the last attempt of each file. In a file without marks, only a rank's last exception."""
     requeued = [event for event in evidence.events if event.line.file in evidence.requeued]
+    if has_completed:
+        # The attempt after the requeue wrote nothing to these files.
+        evidence.ends = [end for end in evidence.ends if end.line.file not in evidence.requeued]
+        requeued = []
     # After a requeue, other files may contain the new attempt. Then the requeue alone is of interest.
     later = [event for event in evidence.events if event.line.file not in evidence.requeued]
     if later or any(end.line.file not in evidence.requeued for end in evidence.ends):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
+from hpc_kit.runs.why.collective_mismatch import comparison_event
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, LONE_TASKS, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
@@ -28,6 +29,7 @@ from hpc_kit.runs.why.verdicts import (
     verdict_of,
     waiting_verdict,
 )
+from hpc_kit.slurm.partitions import parse_limit
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ _READS_SAVED = re.compile(
 )
 """An error about a damaged file that the program itself has saved, and not about its data."""
 
+_TOKEN = re.compile(r"(?i)token|secret|credential|passw|login|netrc|(?<![a-z])key(?:s|\b|_)")
+"""The name of a file with which a program proves who its user is."""
+
 _ABSOLUTE = re.compile(r"(?<![\w./])/\w")
 """A message names the place of its file, which can be compared with that of another one."""
 
@@ -76,6 +81,9 @@ BUFFERED_LINES = 200
 _MESSAGE_LINES = 3
 """Lines that still belong to the message of an exception."""
 
+SHORT_JOB = 600.0
+"""Seconds."""
+
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
 
@@ -85,7 +93,10 @@ def decide(evidence: Evidence) -> Verdict:
     attempt = Attempt(evidence)
     correct_local_ranks(attempt)
     verdict = add_script_fault(attempt, _answer(attempt))
-    verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
+    if earlier := _earlier_attempts(attempt):
+        verdict.earlier = [sentence for _, sentence in earlier]
+        if verdict.class_ == "corrupt-file" and earlier[0][0].rule.class_ != "corrupt-file":
+            verdict.cause += f"; it may be from {verdict.earlier[0]}"
     return verdict
 
 
@@ -336,6 +347,8 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
         and not (event.traceback.is_logged or event.traceback.is_thread or event.traceback.is_child)
         and not (event.traceback.is_survived or event.is_survived or event.progress)
         and event.lines_after <= LAST_LINES
+        # Only the program itself writes to the log of a rank.
+        and not (event.rank in attempt.evidence.own_logs and attempt.succeeded_after(event))
         and not any(
             (line.file, line.rank) == (event.line.file, event.rank) and line.number < event.line.number
             for line in attempt.success
@@ -460,7 +473,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
         is_of_rank = cause.line.file == chain[-1].line.file or id(cause) not in known
-        is_of_rank &= cause.rule.scope != "job" and not cause.is_of_copy
+        is_of_rank &= cause.rule.scope != "job" and not cause.is_of_shell_command
         if cause.rank is None and cause.host is None and is_of_rank:
             cause.rank = chain[-1].rank  # a program that the rank started printed it
         chain.append(cause)
@@ -502,6 +515,7 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         or _states_cause_before(event, culprit)
         or _left_value_missing(event, culprit)
         or _left_file_missing(event, culprit)
+        or _left_token_missing(event, culprit)
         or (
             culprit.rule.class_ == "late-rank" and event.rank == culprit.rank is not None and _ends_rank(event, culprit)
         )
@@ -529,8 +543,20 @@ def _left_file_missing(event: Event, culprit: Event) -> bool:
         culprit.rule.class_ == "missing-file"
         and event.rule.class_ in NOT_WRITTEN
         and event.strength > WARNING
-        and event.is_of_copy
+        and event.is_of_shell_command
         and _ABSOLUTE.search(event.line.body) is None
+        and event.line.file == culprit.line.file
+        and event.order < culprit.order
+    )
+
+
+def _left_token_missing(event: Event, culprit: Event) -> bool:
+    """Return whether a command of the script could not read a token before a server refused the program."""
+    return (
+        culprit.rule.class_ == "hub-access"
+        and event.rule.class_ in {"permission", "missing-file"}
+        and event.is_of_shell_command
+        and _TOKEN.search(event.groups.get("path", "")) is not None
         and event.line.file == culprit.line.file
         and event.order < culprit.order
     )
@@ -563,7 +589,7 @@ _NAN_LINES_PER_PROGRESS = 50
 
 
 def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
-    if (found := attempt.first(_symptoms(attempt))) and (
+    if (found := attempt.first(_symptoms(attempt)) or _trained_nothing(attempt, job)) and (
         found.rule.class_ in _NO_SUCCESS or _is_last(attempt, found) or _stays_nan(attempt)
     ):
         return verdict_of(attempt, found, "likely")
@@ -577,6 +603,13 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         fix="nothing to do",
         confidence="likely" if _hides_failure(attempt) else "certain",
     )
+
+
+def _trained_nothing(attempt: Attempt, job: JobRow) -> Event | None:
+    """Return that a short job ended right after it had restored a checkpoint: a long one may train without a line."""
+    line, elapsed = attempt.evidence.untrained, parse_limit(job.elapsed)
+    is_short = elapsed is not None and elapsed <= SHORT_JOB
+    return comparison_event(attempt, "trained-nothing", line, line.rank) if line and is_short else None
 
 
 def _hides_failure(attempt: Attempt) -> bool:
@@ -607,9 +640,8 @@ def _stays_nan(attempt: Attempt) -> bool:
     return is_last and events[-1].lines_after <= LAST_LINES
 
 
-def _earlier_attempts(attempt: Attempt) -> list[str]:
-    if attempt.evidence.attempts < 2:
-        return []
+def _earlier_attempts(attempt: Attempt) -> list[tuple[Event, str]]:
+    """Return the causes of the earlier attempts, with a sentence about each."""
     found = []
     for number in range(attempt.evidence.attempts - 1):
         events = [
@@ -619,8 +651,12 @@ def _earlier_attempts(attempt: Attempt) -> list[str]:
         ]
         causes = [event for event in events if event.rule.kind == "cause"]
         if first := attempt.first(causes or events):
-            values = {**first.groups, "who": describe_rank(attempt, *place_of(attempt, first), [])}
-            found.append(f"attempt {number + 1}: {fill_template(first.rule.cause, values)}")
+            rank, host = place_of(attempt, first)
+            # Launchers report the ranks of the last attempt.
+            who = describe_rank(attempt, rank if first.rank is not None else None, host, [])
+            found.append(
+                (first, f"attempt {number + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': who})}")
+            )
     return found
 
 

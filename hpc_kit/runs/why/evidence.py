@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
 
-_COPIES = re.compile(r"(?:tar|cp|mv|rsync|unzip|unsquashfs|gzip|zstd|dd|install|wget|curl|scp)\b.*: ")
+_SHELL_COMMAND = re.compile(
+    r"(?:tar|cp|mv|rsync|unzip|unsquashfs|gzip|zstd|dd|install|wget|curl|scp|cat|cut|head|tail|grep|sed|[mg]?awk)\b.*: "
+)
 _TASK_END = re.compile(r"srun: error: \S+: tasks? \d")
 Strength = int
 EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
@@ -80,9 +82,9 @@ class Event:
     """The ranks that it is about, if these are several."""
 
     @property
-    def is_of_copy(self) -> bool:
-        """A command of the script printed it that brings data to another place."""
-        return self.line.rank is None and _COPIES.match(self.line.body) is not None
+    def is_of_shell_command(self) -> bool:
+        """A command of the script printed it that reads or copies files."""
+        return self.line.rank is None and _SHELL_COMMAND.match(self.line.body) is not None
 
     @property
     def is_handled(self) -> bool:
@@ -159,8 +161,10 @@ class LastLine(NamedTuple):
     number: int
     text: str
     file: str
+    body: str = ""
+    """Its text without prefixes."""
     time: float | None = None
-    """Its time, if it is a line of progress."""
+    is_progress: bool = False
 
 
 class Stamp(NamedTuple):
@@ -292,6 +296,8 @@ class Evidence:
     """The number of ranks that a launcher, NCCL or the program states; 0 if none does."""
     lines: int = 0
     """Lines of all logs."""
+    untrained: Line | None = None
+    """The line with which a training ended right after its checkpoint was restored."""
     attempts: int = 1
     running: dict[str, int] = field(default_factory=dict)
     """The last attempt of a file, if the program printed progress or success in it."""

@@ -38,7 +38,12 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     if rank is None and host is None and (server := _server_of(attempt, event)):
         return None, server
     # A process that stacks without labels show is an unknown rank, and not one that a launcher reported.
-    if event.rule.scope == "rank" and rank is None and "processes" not in event.groups and not event.is_of_copy:
+    if (
+        event.rule.scope == "rank"
+        and rank is None
+        and "processes" not in event.groups
+        and not event.is_of_shell_command
+    ):
         rank, host = _place_by_reports(attempt, event)
     if event.rule.name == "exec-missing-python" and host is None:
         # execve fails with ENOENT: the tasks end with exit code 2.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.attempt import STATE_ORDER
-from hpc_kit.runs.why.collective_mismatch import compare_operations, comparison_event
+from hpc_kit.runs.why.collective_mismatch import at_last_line, compare_operations, comparison_event
 from hpc_kit.runs.why.evidence import LINES_OF_END, Event, Waiting, script_options
 from hpc_kit.runs.why.log_reader import read_end_times
 from hpc_kit.runs.why.stack_dumps import find_late_stacks
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.evidence import Stamp
+    from hpc_kit.runs.why.evidence import LastLine, Stamp
     from hpc_kit.runs.why.stack_dumps import Stack
 
 FEW_LINES = 3
@@ -40,6 +41,14 @@ END_BYTES = 1 << 20
 
 BUFFER_BYTES = 1 << 13
 """Bytes of output that Python keeps before it writes them to a file."""
+
+SAME_MOMENT = 300.0
+"""Seconds between the last lines of ranks that came to them together."""
+
+MAX_SHOWN = 80
+"""Characters of a line in a sentence."""
+
+_NUMBER = re.compile(r"\d+")
 
 DAY = 86400.0
 HALF_HOUR = 1800.0
@@ -196,7 +205,29 @@ def find_standstill(attempt: Attempt, end: Event) -> Event | None:
         return None
     since = (dt.datetime(2024, 1, 1) + dt.timedelta(seconds=last.time - DAY)).strftime("%b %d %H:%M:%S")  # noqa: DTZ001
     shown = {"since": since, "silence": format_time(int(silence)), **time}
+    if odd := _odd_last_line(attempt):
+        rank, last_line, shown["detail"] = odd
+        return comparison_event(attempt, "stood-still", at_last_line(last.line, last_line, rank), rank, **shown)
     return comparison_event(attempt, "stood-still", last.line, None, **shown)
+
+
+def _odd_last_line(attempt: Attempt) -> tuple[int, LastLine, str] | None:
+    """Return the only rank whose last line is another one than that of all remaining ranks, and a comparison of both.
+
+    It may wait elsewhere than they do. Where only some ranks print their progress, the last lines show nothing.
+    """
+    lasts = {rank: last for (_, rank), last in attempt.evidence.last.items() if rank is not None}
+    times = [last.time for last in lasts.values() if last.time is not None]
+    if len(times) < max(3, len(lasts)) or max(times) - min(times) > SAME_MOMENT:
+        return None
+    texts = {rank: _NUMBER.sub("", last.body) for rank, last in lasts.items()}
+    usual, count = Counter(texts.values()).most_common(1)[0]
+    odd = [rank for rank, text in texts.items() if text != usual]
+    if len(odd) != 1 or count != len(lasts) - 1:
+        return None
+    others = sorted(lasts.keys() - odd)
+    one, other = lasts[odd[0]].body[:MAX_SHOWN], lasts[others[0]].body[:MAX_SHOWN]
+    return odd[0], lasts[odd[0]], f"rank {odd[0]} ended with {one!r}, and {format_ranks(others)} with {other!r}"
 
 
 def _silence(attempt: Attempt, end: Event) -> float:

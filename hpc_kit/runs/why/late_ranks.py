@@ -23,7 +23,7 @@ from hpc_kit.runs.why.evidence import (
     script_options,
 )
 from hpc_kit.runs.why.failure_place import count_nodes
-from hpc_kit.runs.why.hangs import explain_hang, find_stuck
+from hpc_kit.runs.why.hangs import MAX_SHOWN, explain_hang, find_stuck
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
@@ -129,9 +129,16 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
         line = at_last_line(line, last, rank)
     if found := _ended_itself(attempt, rank, line, reporting, is_awaited=bool(timed_out)):
         return found
-    found = comparison_event(attempt, "late-rank" if timed_out else "rank-vanished", line, rank)
+    rule, detail = ("late-rank", "" if last else _output_before(waits)) if timed_out else ("rank-vanished", "")
+    found = comparison_event(attempt, rule, line, rank, detail=detail)
     found.is_hint = last is None or len(silent) > 1  # its log may not be among the files, and another may be late
     return found
+
+
+def _output_before(waits: list[Event]) -> str:
+    """Return what a file without labels contains before the first message of a rank that waited in vain."""
+    before = (event.groups.get("before", "").strip() for event in waits)
+    return next((f"the last output before: {text[:MAX_SHOWN]}" for text in before if text), "")
 
 
 def _ended_itself(attempt: Attempt, rank: int, line: Line, reporting: set[int], *, is_awaited: bool) -> Event | None:
@@ -197,6 +204,9 @@ def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
     if culprit.rule.class_ != "rendezvous-timeout":
         return None
+    joined = culprit.groups.get("joined")
+    if joined is not None and int(joined) >= len(attempt.evidence.ranks):
+        return None  # the waiting rank has counted all ranks that wrote logs
     came = {event.rank for event in attempt.of_class("rendezvous-timeout", "rendezvous")}
     absent = sorted(attempt.evidence.ranks - came)
     last = {key[1]: line for key, line in attempt.evidence.last.items()}

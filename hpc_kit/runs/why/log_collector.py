@@ -142,6 +142,11 @@ _NEXT_TRY = re.compile(
 )
 """A script starts its program again. It is one only after a failure: programs count the tries of downloads, too."""
 
+LINES_OF_RESTORE = 3
+_RESTORED = re.compile(r"\bRestored all states from the checkpoint\b")
+_REACHED = re.compile(r"`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d+` reached")
+"""Messages of Lightning: it has restored a checkpoint, and it has trained long enough."""
+
 _RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(?P<count>\d+)\b")
 """A script names the number of its restarts."""
 
@@ -171,6 +176,8 @@ class _FileCollector:
         """Lines of progress before the line that announced another attempt."""
         self.progress_at_start = 0
         """Lines of progress before the current attempt."""
+        self.restart: tuple[int, set[int]] = (0, set())
+        """The last count of restarts that the program printed, and the ranks that printed it."""
         self.before: Line | None = None
         self.output_line = self.retry_line = self.progress_line = 0
         """The last line of the program, of an announcement of another try, and of a new kind of progress."""
@@ -339,8 +346,8 @@ class _FileCollector:
             # The last line of the program says more than the frames of C++ behind it.
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
                 is_progress = line.time is not None and _shape(text) in self.memory.counting
-                time = line.time if is_progress else None
-                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name, time)
+                found = LastLine(number, line.text, self.log.name, line.body, line.time, is_progress)
+                known[self.log.name, line.rank] = found
             # `set -x` shows that the script printed a line, which it does whatever happened.
             is_script = any(event.traceback for event in self.own) and before.startswith("+ echo ")
             if line.rank is not None and finished and reports_end_of_inputs(line.body):
@@ -349,11 +356,21 @@ class _FileCollector:
                 self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
+        self._note_training_without_steps()
         # What a program writes from time to time shows no end.
         if last and shapes.count(_shape(last[-1][1])) == 1 and not self.reader.is_cut:
             line = parse_line(self.log, self.labels, *last[-1])
             if _RESULT.search(_LOGGER.sub("", line.body)):
                 self.evidence.results.append(line)
+
+    def _note_training_without_steps(self) -> None:
+        """Note that Lightning ended a training right after it had restored a checkpoint."""
+        restored = 0
+        for number, text in self.reader.last:
+            if _RESTORED.search(text):
+                restored = number
+            elif restored and number - restored <= LINES_OF_RESTORE and _REACHED.search(text):
+                self.evidence.untrained = parse_line(self.log, self.labels, number, text)
 
     def _note_busy_rank(self) -> None:
         """Note the only rank of a labelled file that printed lines while the remaining ranks waited in vain."""
@@ -440,11 +457,19 @@ class _FileCollector:
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
         # A line belongs to one reader: the further lines of a message are no messages of their own.
-        matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, self.before)
+        before = self._line_before(line) if TRACEBACK in line.body else self.before
+        matters = self._own_error(line) or self._dump(line) or self.tracebacks.read(line, before)
         matters = matters or self._table(line)
         matters = matters or self._launcher_report(line) or self._plain(line)
         self.before = line
         return matters
+
+    def _line_before(self, line: Line) -> Line | None:
+        """Return the line before a traceback, also if another file contained this line and it was skipped here."""
+        if self.before is None or self.before.number < line.number - 1:
+            text = self.reader.line_before()
+            return parse_line(self.log, self.labels, line.number - 1, text) if text else self.before
+        return self.before
 
     def _has_begun_again(self, line: Line) -> bool:
         """Return whether another attempt of the program runs: ranks that end print a few more lines."""
@@ -561,7 +586,7 @@ class _FileCollector:
         body = line.body
         is_quiet = _QUIET.search(body) is not None
         # `###` mostly is a banner of the script, and no comment.
-        is_statement = (not is_quiet or body.startswith("###")) and self._note_attempt(body)
+        is_statement = (not is_quiet or body.startswith("###")) and self._note_attempt(body, line.rank)
         # NCCL's debug output names the hosts and the number of the ranks.
         is_statement |= self.facts.read(line, self.attempt + bool(self.pending_attempt))
         if is_quiet:
@@ -589,7 +614,7 @@ class _FileCollector:
                 event.strength = WARNING  # a note, until a line says what to do
         return True
 
-    def _note_attempt(self, body: str) -> bool:
+    def _note_attempt(self, body: str, rank: int | None) -> bool:
         """Begin another attempt at a new submission after a refused one, and note a line that announces one.
 
         Return whether a line counts restarts.
@@ -604,10 +629,13 @@ class _FileCollector:
         if found := _NEW_ATTEMPT.search(body) or (next_try if is_again else None):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
-        # A count of 0 is that of the first attempt.
+        # A count of 0 is that of the first attempt. Each rank may print the count of its restarts.
         restart = _RESTART.search(body)
-        if restart and int(restart["count"]):
-            self.pending_attempt = "any"
+        count = int(restart["count"]) if restart else 0
+        if count and (count != self.restart[0] or rank in self.restart[1]):
+            self.pending_attempt, self.restart = "any", (count, set())
+        if count and rank is not None:
+            self.restart[1].add(rank)
         return restart is not None or next_try is not None
 
     def _exception_of_hydra(self, body: str) -> str | None:
@@ -637,7 +665,10 @@ class _FileCollector:
             # Each task calls itself rank 0: the launcher's label, or the name of the file, tells them apart.
             label = self._label(line)
             groups["task"] = label["rank"] if label else "" if self.log.rank is None else str(self.log.rank)
-        if match.rule.kind == "end" or match.rule.name == "exit-code":
+        is_first_wait = match.rule.class_ == "collective-timeout" and not any(
+            event.rule.class_ == "collective-timeout" for event in self.own
+        )
+        if match.rule.kind == "end" or match.rule.name == "exit-code" or is_first_wait:
             groups["before"] = self.reader.line_before()
         # A line of one process may be about another one, such as a message of srun.
         about = tuple(map(int, re.findall(r"\d+", groups.get("ranks", ""))))

@@ -329,8 +329,9 @@ class LogReader:
         self._muted.add(shape)
 
     def line_before(self) -> str:
-        """Return the line before the current one, if it is in the same block."""
-        return clean_text(self._lines[self._position - 1]) if self._position else ""
+        """Return the line before the current one, if it is in the same block; the last state of a progress bar."""
+        line = self._lines[self._position - 1] if self._position else b""
+        return clean_text(line.rstrip(b"\r").rpartition(b"\r")[2])
 
     def freeze(self) -> None:
         """Count progress from here on: lines whose shapes were printed before."""

@@ -79,11 +79,11 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    batch script goes on with another step after a step has failed, that step counts. The answer is `likely` unless the
    script announced a retry. The first step counts if the later command only misses a file.
 
-A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
-It probably failed if an uncaught exception ended its program, and only the script went on. The same holds if it did
-nothing after an error, such as a launcher that was not found, or if one of its last lines says that a file could not be
-written. Of several submissions in one terminal, the last refusal counts. A job that waits again after Slurm had ended
-it did not fail, and an exception in a job that still runs is `likely`.
+A job that Slurm booked as COMPLETED failed if its training ended with an exception: the program or its script hid the
+exit status. It probably failed if an uncaught exception ended its program, and only the script went on. The same
+holds if it did nothing after an error, such as a launcher that was not found, or if one of its last lines says that a
+file could not be written. Of several submissions in one terminal, the last refusal counts. A job that waits again
+after Slurm had ended it did not fail, and an exception in a job that still runs is `likely`.
 
 Without Slurm's state, a log that ends with a result, such as a saved model, shows a success that is `likely`. The
 answer about a job that never started, because of its dependency, is that of the job before it. If the watchdog has

@@ -251,7 +251,7 @@ def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
     row = JobRow(run.job_id, state, str(state), line, nodes=nodes)
     if status is not None:
         row.reason, row.exit_code, row.signal = status.reason or "", status.exit_code, status.signal
-        row.raw_state = status.raw_state
+        row.raw_state, row.user = status.raw_state, status.user
     if run.record is not None:
         row.req_mem = _requested_memory(run.record.resolved.job.resources)
     if state is JobState.UNKNOWN:

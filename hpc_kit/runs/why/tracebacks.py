@@ -46,7 +46,7 @@ _THREAD = re.compile(r"^Exception in thread |^Exception in default")
 _CHILD = re.compile(r"^Process \S+:$")
 _IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
 _LOGGED = re.compile(
-    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
+    r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
     r"|will continue))"
 )
 GOES_ON = re.compile(
@@ -73,7 +73,7 @@ _READS_ARGUMENT = re.compile(r"^(?!.*\w\[[^\[\]]*argv\[).*argv\[")
 
 _INSTALLED = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
+    r"|/torch/|/hpc_kit/runtime/|runpy\.py|\.p(?:yx|xi|xd)$"
 )
 """Files that are not of the program itself."""
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.evidence import C10D, KERNEL, SYSTEM_MESSAGE, VICTIMS, WARNING, LastLine, script_options
+from hpc_kit.runs.why.evidence import (
+    ANALYSIS_ORDER,
+    C10D,
+    KERNEL,
+    SYSTEM_MESSAGE,
+    VICTIMS,
+    WARNING,
+    LastLine,
+    script_options,
+)
 from hpc_kit.runs.why.failure_place import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.hangs import find_standstill
 from hpc_kit.runs.why.memory_figures import add_figures, describe_foreign_memory, used_up_memory
@@ -135,9 +144,8 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         rule = rule_named("kernel-oom-kill")
         proofs.append(proof_of(row.line))
     # The rank that reports a mismatch is the odd one only if it was compared with another one.
-    is_unplaced = (
-        is_victim or (is_mismatch and "rank2" not in event.groups) or (rule.scope == "job" and not is_mismatch)
-    )
+    is_compared = "rank2" in event.groups if is_mismatch else event.order == ANALYSIS_ORDER
+    is_unplaced = is_victim or ((is_mismatch or rule.scope == "job") and not is_compared)
     shown_rank = None if is_unplaced else rank
     return Verdict(
         cause,
@@ -176,7 +184,7 @@ def _describe_cause(
     if _follows_success(attempt, event):
         cause += "; the training had finished before"
     if attempt.completed and rule.kind != "symptom":
-        cause += "; its script hid the exit status, so Slurm booked COMPLETED"
+        cause += "; the program or its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs() and not attempt.of_kind("end"):
         cause += "; the job has not ended yet"
     return cause
@@ -187,7 +195,7 @@ def _follows_success(attempt: Attempt, event: Event) -> bool:
     return (
         event.rule.kind in {"cause", "soft"}
         and event.line.rank is None
-        and event.traceback is None
+        and not (event.traceback and event.traceback.is_logged)
         and any(
             line.file == event.line.file and line.number < event.line.number and attempt.reports_success(line)
             for line in attempt.success

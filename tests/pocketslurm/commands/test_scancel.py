@@ -48,6 +48,7 @@ def test_a_script_that_ignores_sigterm_is_killed_after_kill_wait(make_slurm: Cal
     assert slurm.log(f"slurm-{job_id}.out").endswith("TERM\n")
 
 
+@pytest.mark.slow
 def test_a_script_that_exits_0_after_its_time_limit_still_times_out(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(minute=3.0)
     job_id = slurm.submit("trap 'exit 0' TERM; while true; do sleep 0.05; done", "--time=1")

@@ -15,6 +15,7 @@ from tests.runtime.mpi import launch
 MOST = str(buffers.MAX_COUNT)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_collective_returns_the_right_result() -> None:
     output = launch.check_output(launch.run_ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
@@ -86,6 +87,7 @@ def test_harmless_orders_of_collectives_end_successfully() -> None:
     assert sorted(output.split("\n"))[1:] == [f"rank {rank} ends well" for rank in (0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("mpi", "code"),

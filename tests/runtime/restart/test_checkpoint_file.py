@@ -320,6 +320,7 @@ def test_both_names_of_a_tied_weight_survive_the_conversion(tmp_path: Path) -> N
     assert all(map(torch.equal, moments(its), moments(optimizer)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, in torch.compile
 def test_a_compiled_model_has_the_names_of_the_plain_one(tmp_path: Path) -> None:
     model, optimizer = trained()
