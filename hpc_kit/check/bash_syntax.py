@@ -119,9 +119,8 @@ class Redirection(NamedTuple):
         return self.descriptor == "2" or self.operator in {"&>", "&>>"} or (self.operator == ">&" and self.is_file)
 
 
-def _last_file(redirections: Iterable[Redirection], *operators: str) -> Word | None:
-    files = [each.target for each in redirections if each.operator in operators and each.is_file]
-    return files[-1] if files else None
+def _last_file(redirections: Sequence[Redirection], *operators: str) -> Word | None:
+    return next((each.target for each in reversed(redirections) if each.operator in operators and each.is_file), None)
 
 
 class SimpleCommand(NamedTuple):
@@ -153,7 +152,8 @@ class SimpleCommand(NamedTuple):
     @property
     def parts(self) -> list[Part]:
         """The parts of all words and of all values of assignments."""
-        return [part for word in (*self.words, *(each.value for each in self.assignments)) for part in word.parts]
+        values = [each.value for each in self.assignments]
+        return [part for word in (*self.words, *values) for part in word.parts]
 
     @property
     def variables(self) -> set[str]:
@@ -252,11 +252,13 @@ def simple_commands(block: Block) -> Iterator[SimpleCommand]:
                     yield from simple_commands(inner)
 
 
-@lru_cache(maxsize=1024)
 def nested_block(part: Part) -> Block:
     """Return the commands of a `$(...)`, `<(...)` or `>(...)` with their places in the file; none for other parts."""
-    if part.kind not in {"command", "process"}:
-        return ()
+    return _parse_nested(part) if part.kind in {"command", "process"} else ()
+
+
+@lru_cache(maxsize=1024)
+def _parse_nested(part: Part) -> Block:
     start = part.origin
     if start.exact:
         start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
@@ -349,6 +351,8 @@ _TEXT = re.compile(
     r"|\\(?P<escaped>.|\Z)|[$`]",
     re.DOTALL,
 )
+_SPECIAL = re.compile(r"[\\$`'\"()<>]")
+"""Characters with a meaning in words: quotes, expansions and lists."""
 _LOST = re.compile(r"(?:(?!\\\n)\S)+")
 _RESERVED = frozenset({
     "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select", "then", "until", "while",
@@ -478,6 +482,8 @@ class _Reader:
 
     def _is_negated(self, first: Node) -> bool:
         """Tell whether an odd number of `!` stands before a command."""
+        if not self._grammar.negations:
+            return False
         source, start = self._grammar.source, first.start_byte
         while start > 0 and source[start - 1 : start].isspace():
             start -= 1
@@ -568,14 +574,17 @@ class _Reader:
 
     def _word(self, run: list[_Spanned]) -> Word:
         start, end = run[0].start_byte, run[-1].end_byte
+        raw, place = self.text[start:end], self._origin(start)
+        # Most words are plain text.
+        if raw and not _SPECIAL.search(raw):
+            return Word((Part("text", raw, raw, origin=place),), raw, place.line, place.column)
         array = next((child for node in run for child in node.children if child.type == "array"), None)
         parts: list[Part] = []
         self._add_parts(parts, run, start, end if array is None else array.start_byte)
         elements = None
         if array is not None:
             elements = tuple(self._word(each) for each in self._runs(_named(array)))
-        place = self._origin(start)
-        return Word(tuple(parts), self.text[start:end], place.line, place.column, elements)
+        return Word(tuple(parts), raw, place.line, place.column, elements)
 
     def _add_parts(
         self, parts: list[Part], nodes: Iterable[_Spanned], start: int, end: int, *, shift: int = 0, quotes: str = ""

@@ -81,11 +81,11 @@ RESOLVER = re.compile(r"\$\{(?:now:%|hydra[:.][a-z]|oc\.)[^${}\n]*\}")
 """An expression of Hydra or OmegaConf, `${now:%Y-%m-%d}`, which has the form of an expansion of bash."""
 
 _NAMED_VERSION = re.compile(
-    r"(?i)(?<!since )(?<!before )(?<!after )(?<!until )(?<!than )(?<!from )"
-    r"\bslurm(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b"
+    r"slurm(?<!\wslurm)(?<!since slurm)(?<!before slurm)(?<!after slurm)(?<!until slurm)(?<!than slurm)(?<!from slurm)"
+    r"(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b"
     r"(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
 )
-"""A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
+"""A release that a script names, in lower case: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
 
 _SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
@@ -102,6 +102,9 @@ _REASON = re.compile(
 )
 """Words of a comment that names a reason."""
 
+
+_SHARE_OF_NODE = re.compile(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive")
+"""Options that ask for a part of a node."""
 
 _TESTED_BY_OPTION = re.compile(rf"-[zvn]\s*\"?(?:\$\{{?)?({NAME})\b")
 _BEGINS_TEST = re.compile(r"\[|\btest\b")
@@ -156,15 +159,9 @@ class BatchScript:
         """The text in lower case, without the marks of directives, which contain the name of sbatch."""
         return self.text.replace(MARK, "").lower()
 
-    @cached_property
-    def _contained(self) -> dict[tuple[str, ...], bool]:
-        return {}
-
     def contains(self, texts: tuple[str, ...]) -> bool:
         """Tell whether the script contains any of some texts, in lower case, in whatever case and place."""
-        if texts not in self._contained:
-            self._contained[texts] = any(text in self._folded_text for text in texts)
-        return self._contained[texts]
+        return any(map(self._folded_text.__contains__, texts))
 
     @cached_property
     def interpreter(self) -> str | None:
@@ -182,7 +179,7 @@ class BatchScript:
     @cached_property
     def slurm_version(self) -> SlurmVersion | None:
         """The release of Slurm at the place of submission, or else the one that a comment or module names."""
-        named = _NAMED_VERSION.search(self.text) if self.site.version is None else None
+        named = _NAMED_VERSION.search(self._folded_text) if self.site.version is None else None
         return parse_version(named[1]) if named else self.site.version
 
     @cached_property
@@ -259,7 +256,7 @@ class BatchScript:
     @cached_property
     def counts_only_nodes(self) -> bool:
         """True if the job asks for no share of a node: no tasks, CPUs, memory or GPUs."""
-        return not any(re.match(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive", name) for name in self.options)
+        return not any(map(_SHARE_OF_NODE.match, self.options))
 
     @property
     def is_alone_on_nodes(self) -> bool:
@@ -571,15 +568,16 @@ class BatchScript:
 
     def assignments_of(self, *names: str) -> list[TracedAssignment]:
         """Return the assignments to some variables, in order."""
-        numbers = (number for name in set(names) for number in self._assignments_to.get(name, ()))
-        return [self.assignments[number] for number in sorted(numbers)]
+        if len(names) == 1:
+            return self._assignments_to.get(names[0], [])
+        return [each for each in self.assignments if each.name in names] if self.assigned.intersection(names) else []
 
     @cached_property
-    def _assignments_to(self) -> dict[str, list[int]]:
-        """The numbers of the assignments to each variable."""
-        found: dict[str, list[int]] = {}
-        for number, each in enumerate(self.assignments):
-            found.setdefault(each.name, []).append(number)
+    def _assignments_to(self) -> dict[str, list[TracedAssignment]]:
+        """The assignments to each variable."""
+        found: dict[str, list[TracedAssignment]] = {}
+        for each in self.assignments:
+            found.setdefault(each.name, []).append(each)
         return found
 
     @cached_property

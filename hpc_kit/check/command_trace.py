@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hpc_kit.check.bash_syntax import (
     Assignment,
@@ -85,7 +87,8 @@ class BlockPosition(NamedTuple):
             place = place.parent
 
 
-class TracedCommand(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class TracedCommand:
     """One command with expanded words.
 
     `options` are the options of the shell that are on (`errexit`), with the line of their `set`. `stdin` is the
@@ -109,7 +112,7 @@ class TracedCommand(NamedTuple):
         """True if a pipe fails when one of its commands fails."""
         return "pipefail" in self.options
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The program or builtin."""
         return self.words[0].text if self.words else ""
@@ -124,22 +127,22 @@ class TracedCommand(NamedTuple):
         """Column of the first word."""
         return self.syntax.column
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """The words as text."""
         return [word.text for word in self.words]
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The words as one text."""
         return " ".join(self.texts)
 
-    @property
+    @cached_property
     def written(self) -> str:
         """The words as they are written, as one text."""
         return " ".join(word.raw for word in self.syntax.words)
 
-    @property
+    @cached_property
     def substitutions(self) -> list[Part]:
         """The `$(...)` in the words and values of the command."""
         return [part for part in self.syntax.parts if part.kind == "command"]
@@ -158,7 +161,7 @@ class TracedCommand(NamedTuple):
         """True for an `rm -r`."""
         return self.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in self.texts[1:])
 
-    @property
+    @cached_property
     def compounds(self) -> list[CompoundCommand]:
         """The compound commands around the command, the innermost first."""
         return [place.compound for place in self.position.outward() if place.compound is not None]
@@ -182,7 +185,7 @@ class TracedCommand(NamedTuple):
         """True if the command is behind a `&&` or `||`, or in a branch."""
         return self.position.is_conditional
 
-    @property
+    @cached_property
     def written_assignments(self) -> list[Assignment]:
         """The assignments of the command as they are written, also those of `export NAME=value`."""
         declared = self.syntax.words[1:] if self.name in DECLARING else ()
@@ -299,16 +302,6 @@ class CommandTrace:
         self._traced: dict[str, set[str]] = {}
         self._known_calls = calls
         self._nested = nested
-        self._builtins: dict[str, Callable[[TracedCommand], None]] = {
-            **dict.fromkeys(DECLARING, self._declare),
-            **dict.fromkeys(_READING, self._read),
-            "unset": self._unset,
-            "set": self._set,
-            "shift": self._shift,
-            "eval": self._eval,
-            **dict.fromkeys((".", "source"), self._source),
-        }
-        """The commands that change the shell itself."""
 
     @property
     def has_functions(self) -> bool:
@@ -396,9 +389,9 @@ class CommandTrace:
         self.commands.append(step)
         if not words:
             return
-        builtin = self._builtins.get(step.name)
+        builtin = self._BUILTINS.get(step.name)
         if builtin is not None:
-            builtin(step)
+            builtin(self, step)
         elif step.name in self._functions:
             self._call(step)
         elif self._nested is not None:
@@ -544,6 +537,17 @@ class CommandTrace:
             kept = {name: line for name, line in self.options.items() if name not in names}
             self.options = kept | (dict.fromkeys(names, step.line) if text.startswith("-") else {})
 
+    _BUILTINS: ClassVar[dict[str, Callable[[CommandTrace, TracedCommand], None]]] = {
+        **dict.fromkeys(DECLARING, _declare),
+        **dict.fromkeys(_READING, _read),
+        "unset": _unset,
+        "set": _set,
+        "shift": _shift,
+        "eval": _eval,
+        **dict.fromkeys((".", "source"), _source),
+    }
+    """The commands that change the shell itself."""
+
 
 def _extended(
     name: str, before: tuple[ExpandedText, ...] | None, after: tuple[ExpandedText, ...]
@@ -574,4 +578,5 @@ def _local_names(function: CompoundCommand) -> set[str]:
 
 def variables_at(values: dict[str, str], line: int) -> dict[str, ExpandedText | None]:
     """Return known variables, with the line that defines them as position."""
-    return {name: ExpandedText(text, (Piece(0, Origin(line, 1, exact=False)),)) for name, text in values.items()}
+    place = (Piece(0, Origin(line, 1, exact=False)),)
+    return {name: ExpandedText(text, place) for name, text in values.items()}

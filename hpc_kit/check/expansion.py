@@ -343,9 +343,11 @@ def _lookup(part: Part, environment: ShellVariables) -> ExpandedText | None:
         index = int(name) - 1
         return environment.positional[index] if 0 <= index < len(environment.positional) else None
     value = environment.values.get(name)
-    default = re.fullmatch(r":?-([\w./:,@%+=-]*)", detail)
     # `${NAME:?message}` is the value, or the end of the script.
-    if not detail or re.match(r":?\?", detail) or (default and value is not None):
+    if not detail or detail.startswith(("?", ":?")):
+        return value
+    default = re.fullmatch(r":?-([\w./:,@%+=-]*)", detail)
+    if default and value is not None:
         return value
     # A job needs no default for a variable of Slurm. The default serves runs outside a job.
     if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):

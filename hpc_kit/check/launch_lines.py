@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import PurePath
@@ -40,7 +40,8 @@ class NestedCode(NamedTuple):
     remote: bool = False
 
 
-class LaunchStage(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LaunchStage:
     """One program of a launch line.
 
     Args:
@@ -56,24 +57,24 @@ class LaunchStage(NamedTuple):
 
     kind: str
     words: tuple[ExpandedText, ...]
-    options: Mapping[str, ExpandedText] = {}
+    options: Mapping[str, ExpandedText] = field(default_factory=dict)
     may_hide_options: bool = False
     error: DirectiveError | None = None
     overridden: tuple[ExpandedText, ...] = ()
     variables: tuple[tuple[str, ExpandedText], ...] = ()
     code: NestedCode | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The program, without its folder."""
         return _name(self.words)
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """The words as text."""
         return [word.text for word in self.words]
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The words as one text."""
         return " ".join(self.texts)
@@ -139,12 +140,12 @@ def parse_launch(words: Sequence[ExpandedText]) -> tuple[LaunchStage, ...]:
     while rest:
         name = _name(rest)
         # `$MPIRUN` or `"${srun[@]}"`, a launcher with unknown options.
-        variable = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?", name)
+        variable = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?", name) if name.startswith("$") else None
         if variable and variable[1].lower() in {"srun", *MPIRUN}:
             name = variable[1].lower()
         parse = _python if PYTHON.match(name) or _starts_agent(rest) else _PARSERS.get(name, _program)
         stage, rest = parse(rest)
-        stages.append(stage._replace(may_hide_options=stage.may_hide_options or variable is not None))
+        stages.append(replace(stage, may_hide_options=True) if variable is not None else stage)
     return tuple(stages)
 
 
@@ -502,10 +503,12 @@ class LaunchLine:
 
         It is written as `--NAME VALUE`, `--table.NAME=VALUE`, `table.NAME=VALUE`, or `table.NAME VALUE`.
         """
-        places = [place for name in names if (place := self._places_of_arguments.get(name)) is not None]
-        if not places:
+        if self._places_of_arguments.keys().isdisjoint(names):
             return None
-        words, index = self.program.words, min(places)
+        words, index = (
+            self.program.words,
+            min(self._places_of_arguments[name] for name in names if name in self._places_of_arguments),
+        )
         word, following = words[index], words[index + 1] if index + 1 < len(words) else None
         _, equals, value = word.text.partition("=")
         if equals:
@@ -665,7 +668,7 @@ def _with_configuration(trace: CommandTrace, stage: LaunchStage) -> LaunchStage:
         return stage
     found = {match[1].replace("_", "-"): body.slice_of(*match.span(2)) for match in _CONFIGURED.finditer(body.text)}
     given = {name: text for name, text in stage.options.items() if name != "config-file"}
-    return stage._replace(options={**found, **given})
+    return replace(stage, options={**found, **given})
 
 
 def _components(words: tuple[ExpandedText, ...]) -> list[tuple[ExpandedText, ...]]:

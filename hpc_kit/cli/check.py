@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 FORMATS = ("text", "json", "sarif", "github")
 _WIDTH = 150
 """Maximum number of letters of a printed line of a script."""
+_MOST_PASSES = 5
+"""Times that --fix checks the edited script again."""
 _SEVERAL = "several scripts; name one to run it"
 
 
@@ -78,9 +81,11 @@ def command(
                 raise SpecError("--fix edits batch scripts", found=f"a job: {job}", remedy="edit the job file")
             reports.append(_check_job(request, standalone=standalone))
             continue
-        report, text = _check_file(request, file, alone=len(jobs) == 1)
+        text, check_text = _read_script(request, file, alone=len(jobs) == 1)
+        report = check_text(text)
         if fix or show_diff:
-            report = _apply_fixes(report, text, file, write=fix, form=form, request=request)
+            fixed = _apply_fixes(report, text, file, check_text, write=fix, form=form)
+            report = fixed if fix and file != "-" else report
         reports.append(report)
     _print_reports(reports, form)
     return int(any(strict or finding.severity == "error" for report in reports for finding in report.findings))
@@ -103,21 +108,26 @@ def _print_reports(reports: list[CheckReport], form: str) -> None:
 
 
 def _apply_fixes(
-    report: CheckReport, text: str, file: str, *, write: bool, form: str, request: JobRequest
+    report: CheckReport, text: str, file: str, check_text: Callable[[str], CheckReport], *, write: bool, form: str
 ) -> CheckReport:
     """Print the edits of a script as a diff, write them, and return the report on the edited script."""
     from hpc_kit.check.text_edits import apply_edits, format_diff
 
-    fixed = apply_edits(text, (edit for finding in report.findings for edit in finding.edits))
+    fixed = text
+    # An edit may show a further fault: a port without spaces around its `=` is not exported.
+    for _ in range(_MOST_PASSES):
+        edited = apply_edits(fixed, (edit for finding in report.findings for edit in finding.edits))
+        if edited == fixed:
+            break
+        fixed, report = edited, check_text(edited)
     diff = format_diff(text, fixed, report.name)
     if diff:
         # Programs read the other forms from stdout.
         echo(diff, err=form != "text")
-    if not write or not diff or file == "-":
-        return report
-    # Bytes that are no UTF-8 would be lost.
-    Path(file).write_bytes(fixed.encode("utf-8", errors="surrogateescape"))
-    return _check_file(request, file, alone=True)[0]
+    if write and diff and file != "-":
+        # Bytes that are no UTF-8 would be lost.
+        Path(file).write_bytes(fixed.encode("utf-8", errors="surrogateescape"))
+    return report
 
 
 def _script_path(request: JobRequest) -> str | None:
@@ -144,8 +154,8 @@ def _script_path(request: JobRequest) -> str | None:
     return name
 
 
-def _check_file(request: JobRequest, name: str, *, alone: bool) -> tuple[CheckReport, str]:
-    """Check a script, and return the report and its text. `alone`: other programs check it, too."""
+def _read_script(request: JobRequest, name: str, *, alone: bool) -> tuple[str, Callable[[str], CheckReport]]:
+    """Return the text of a script, and the check of such a text. `alone`: other programs check it, too."""
     shown = "stdin" if name == "-" else name
     with explain_file_errors(SpecError, f"cannot read {name}", "write the path of a batch script"):
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
@@ -155,7 +165,7 @@ def _check_file(request: JobRequest, name: str, *, alone: bool) -> tuple[CheckRe
 
         cluster = load_cluster(request.cluster, root=search_path.current_folder())
     text = data.decode("utf-8", errors="surrogateescape")
-    return _check_script(text, shown, job=False, cluster=cluster, alone=alone), text
+    return text, partial(_check_script, name=shown, job=False, cluster=cluster, alone=alone)
 
 
 def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:

@@ -25,6 +25,7 @@ def is_het_mark(text: str) -> bool:
 
 # The characters that C's isspace accepts. A no-break space is part of a word.
 _SPACE = " \t\n\v\f\r"
+_PLAIN_WORD = re.compile(rf"[^{_SPACE}'\"\\#]+(?=[{_SPACE}]|\Z)")
 
 PLUGIN_OPTION = re.compile(
     r"--(no-)?container-|--(image|imagevolume|module|modules|volume|ccm|environment|uenv|view|auks|ear[a-z-]*)(=|\Z)"
@@ -314,6 +315,8 @@ def _words(text: str, number: int) -> Iterator[DirectiveWord]:
 
 def _word(text: str) -> tuple[str, int, str]:
     """Return the first word of a text, the index of its end, and a quote that is still open there."""
+    if plain := _PLAIN_WORD.match(text):
+        return plain[0], plain.end(), ""
     letters: list[str] = []
     quote, position = "", 0
     while position < len(text) and (quote or text[position] not in _SPACE):

@@ -75,6 +75,9 @@ SHAPES = re.compile(
 )
 """Tokens that their form gives away."""
 
+_SHORTEST = 20
+"""Characters of the shortest token of a known form."""
+
 _SHORT_FORMS = (
     r"(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|A[KS]IA|AIza|xox[abeprs]-|npm_|pypi-|dckr_pat_|nvapi-|gsk_|[rs]k_live_|hvs\.)"
     r"(?=[\w-]*\d)[\w-]{6,}"
@@ -125,6 +128,7 @@ def is_secret_name(name: str) -> bool:
     return re.search(_SURE, name.upper()) is not None and re.match(_PLAIN_NAME, name.upper()) is None
 
 
+@lru_cache(maxsize=1024)
 def may_name_secret(name: str) -> bool:
     """Return whether the name of a variable may be that of a secret, or of an address with a password."""
     upper = name.upper()
@@ -245,7 +249,7 @@ def find_secrets(words: Sequence[str]) -> Iterator[FoundSecret]:
         elif login and _judge("PASSWORD", login["secret"]):
             yield FoundSecret(f"the login of {program}", index + (login.end() > len(word)), login["secret"])
         # The code of `bash -c` may begin with an assignment.
-        elif not (re.fullmatch(r"-[a-z]*c", before) and re.search(r"\s", word)):
+        elif not (before.startswith("-") and re.fullmatch(r"-[a-z]*c", before) and re.search(r"\s", word)):
             yield from _find_option(index, word, following)
 
 
@@ -253,9 +257,9 @@ def _find_form(word: str) -> tuple[str, str] | None:
     """Return what a secret is that its form gives away, and its value."""
     if login := _find_url_password(word):
         return "a URL", login["secret"]
-    if token := SHAPES.search(word):
+    if len(word) >= _SHORTEST and (token := SHAPES.search(word)):
         return "a token", token[0]
-    header = re.search(_HEADER, word)
+    header = re.search(_HEADER, word) if ":" in word else None
     return ("a header", header["secret"]) if header and _judge("PASSWORD", header["secret"]) else None
 
 

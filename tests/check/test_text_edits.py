@@ -73,3 +73,22 @@ def test_a_diff_names_both_sides() -> None:
     assert diff.splitlines()[:2] == ["--- x.sbatch", "+++ x.sbatch (fixed)"]
     assert {"-b", "+c"} <= {*diff.splitlines()}
     assert format_diff("a\n", "a\n", "x") == ""
+
+
+def test_other_edits_apply_together_with_those_of_line_breaks() -> None:
+    text = "#!/bin/bash\n#SBATCH -n1\nls\n#SBATCH -N1\n"
+    edits = [edit for finding in check(BatchScript(text.replace("\n", "\r\n"))) for edit in finding.edits]
+    assert apply_edits(text.replace("\n", "\r\n"), edits) == "#!/bin/bash\n#SBATCH -n1\n#SBATCH -N1\nls\n"
+
+
+def test_a_text_that_keeps_its_line_breaks_is_not_edited_by_halves() -> None:
+    move = [Edit(2, 1, "b\n", ""), Edit(1, 1, "", "b\n")]
+    assert apply_edits("a\r\nb\r\n", [*move, Edit(1, 1, "a", "c")]) == "c\r\nb\r\n"
+
+
+def test_texts_inserted_at_one_place_keep_their_order() -> None:
+    assert apply_edits("c", [Edit(1, 1, "", "b"), Edit(1, 1, "", "a"), Edit(1, 1, "c", "d")]) == "bad"
+
+
+def test_a_diff_shows_line_breaks() -> None:
+    assert format_diff("a\r\n", "a\n", "x").splitlines()[-2:] == ["-a^M", "+a"]

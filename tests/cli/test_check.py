@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -303,3 +305,35 @@ def test_fix_shows_a_diff_and_writes_it(kit: Kit, project: Path) -> None:
     assert "29500" not in script.read_text()
     assert fixed.stdout.splitlines()[-1].startswith("a.sbatch: no fault found")
     assert kit("check", "--fix", "ddp_4node").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/bash\r\nls\r\n", "#!/bin/bash\r\nMASTER_PORT = 29500\r\nsrun python t.py\r\n"]
+)
+def test_fix_leaves_nothing_to_a_second_call_and_keeps_the_mode(kit: Kit, project: Path, text: str) -> None:
+    script = project / "a.sbatch"
+    script.write_bytes(text.encode())
+    script.chmod(0o750)
+    assert "-#!/bin/bash^M" in kit("check", "--fix", "a.sbatch").stdout.splitlines()
+    fixed = script.read_bytes()
+    assert b"\r" not in fixed
+    assert kit("check", "--fix", "a.sbatch").stdout.splitlines()[0].startswith("a.sbatch: no fault found")
+    assert (script.read_bytes(), script.stat().st_mode & 0o777) == (fixed, 0o750)
+
+
+@pytest.mark.parametrize(("strict", "status"), [("false", 0), ("true", 1)])
+def test_the_action_checks_the_files_of_its_patterns(project: Path, strict: str, status: int) -> None:
+    step = textwrap.dedent((ROOT / "action.yml").read_text().rpartition("run: |\n")[2])
+    programs, folder = project / "a runner/hpc-kit/bin", project / "jobs of a user/old"
+    for path in (programs, folder):
+        path.mkdir(parents=True)
+    (programs / "hpc-kit").symlink_to(Path(sys.executable).parent / "hpc-kit")
+    (folder / "a b.sbatch").write_text(BAD_PORT)
+    inputs = {"FILES": "**/*.sbatch", "STRICT": strict, "SARIF": "a.sarif", "RUNNER_TEMP": str(project / "a runner")}
+    # The options are those of the runner of GitHub.
+    argv = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step]
+    done = subprocess.run(argv, cwd=project, env=os.environ | inputs, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert done.stdout.startswith("::warning file=jobs of a user/old/a b.sbatch,line=2,")
+    (run,) = json.loads((project / "a.sarif").read_text())["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["KIT302"]

@@ -487,11 +487,11 @@ def label_without_setting(script: BatchScript) -> Iterator[Problem]:
         for word in launch.program.words[1:] if any("$" in text for text in texts) else ():
             name = word.text.lstrip("-").partition("=")[0].replace("-", "_")
             given = launch.argument(name.replace("_", "-")) if word.text.startswith("--") and len(name) > 1 else None
-            if given is None or given.number is None:
+            if given is None or given.number is None or not any("$" in text and name in text for text in texts):
                 continue
             label = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}[-_=]?\$\{{?(\w+)")
-            labels = {text: match[1] for text in texts if (match := label.search(text))}
-            match = next(filter(None, map(label.search, labels)), None)
+            labels = {text: match for text in texts if (match := label.search(text))}
+            match = next(iter(labels.values()), None)
             # The program may get the variable by another option.
             elsewhere = {used for text in texts if text not in labels for used in re.findall(rf"\$\{{?({NAME})", text)}
             if match is None or match[1] in elsewhere or (match[1] == _INDEX and name in _NAMES_OF_INDEX):

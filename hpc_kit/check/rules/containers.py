@@ -247,8 +247,10 @@ def _split_lists(script: BatchScript) -> Iterator[Problem]:
     """Find a list of mounts that a space ends, `--container-mounts=/a:/a, /b:/b`, also in a variable without quotes."""
     for stage in (stage for launch in script.launch_lines for stage in launch.stages):
         for before, word, following in zip(stage.words, stage.words[1:], stage.words[2:], strict=False):
+            if not word.text.endswith(","):
+                continue
             given = _MOUNTS.match(word.text) or (_MOUNTS.fullmatch(f"{before.text}=") and ":" in word.text)
-            if given and word.text.endswith(",") and re.match(r"[/$~][^:]*:", following.text):
+            if given and re.match(r"[/$~][^:]*:", following.text):
                 what = f"the space behind the comma ends the list: {following.text} is no mount, but the program"
                 comma = word.slice_of(len(word.text) - 1, len(word.text))
                 yield Problem(comma, what, "remove the space", (stage.line,), certain=True)
@@ -272,9 +274,9 @@ def _read_only_results(script: BatchScript) -> Iterator[Problem]:
     """Find an option for results whose folder is mounted read-only."""
     for launch in script.launch_lines:
         container = container_of(launch)
-        written = _WRITTEN if launch.is_named_training and not launch.is_auxiliary else _SURELY_WRITTEN
         if container is None or not container.read_only:
             continue
+        written = _WRITTEN if launch.is_named_training and not launch.is_auxiliary else _SURELY_WRITTEN
         for option, word in launch.option_values():
             # The innermost mount decides.
             around = (each for each in container.destinations if f"{word.text}/".startswith(f"{each}/"))

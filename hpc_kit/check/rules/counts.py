@@ -341,9 +341,8 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; bash(1), ARITHMETIC EVALUATION; awslabs/awsome-distributed-ai
     issue 71.
     """
-    parts = [part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"]
-    for part in parts:
-        name = _no_number(script, part.text)
+    for part in script.parts:
+        name = _no_number(script, part.text) if part.kind == "arithmetic" else None
         if name is not None:
             yield _folded(script, part.origin, name)
     yield from _padded_numbers(script)
@@ -374,7 +373,8 @@ _PRINTED = re.compile(r"printf\s+-v\s+(\w+)\s+[\"']?%0\d+[di][\"']?\s")
 def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
     """Find arithmetic with a number that has leading zeros."""
     padded = {each.name: each.value.line for each in script.written_assignments if _PADDED.fullmatch(each.value.raw)}
-    padded |= {match[1]: step.line for step in script.batch_commands if (match := _PRINTED.match(step.text))}
+    printing = [step for step in script.batch_commands if step.name == "printf"]
+    padded |= {match[1]: step.line for step in printing if (match := _PRINTED.match(step.text))}
     padded |= {loop.name: loop.line for loop in script.compounds("for") if any(map(_PADDED.fullmatch, loop.texts))}
     # A second assignment may remove the zeros.
     several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}

@@ -122,4 +122,6 @@ class Rule(NamedTuple):
 
 def rule(code: str, severity: Severity = "error", *, needs: tuple[str, ...] = ()) -> Callable[[Check], Rule]:
     """Make a rule of a function. The docstring of the function explains the rule."""
-    return lambda check: Rule(code, severity, check, needs)
+    # A text that contains another one of them is needless.
+    shortest = tuple(text for text in needs if not any(other in text for other in needs if other != text))
+    return lambda check: Rule(code, severity, check, shortest)

@@ -191,7 +191,9 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     if shield is not None:
         if shield.pipeline.negated:
             return
-        behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
+        behind = tuple(
+            each for each in followers if any(p.statement is shield.statement for p in each.position.outward())
+        )
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
         files = any(each.syntax.output or each.syntax.appended for each in behind)
@@ -699,7 +701,7 @@ def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
         yield Problem(first, what, "write status=0; COMMAND || status=$?", (flow.launch.line, acts[0].line))
 
 
-@rule("KIT403")
+@rule("KIT403", needs=("|",))
 def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 

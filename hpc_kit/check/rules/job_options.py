@@ -103,17 +103,18 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
         edits = (Edit(problem.line, problem.column, option[1], "-" if option[2] else "--"),) if option else ()
         yield Problem(problem, error.what, remedy, (), certain, error.found, edits=edits)
     for number in sorted(script.comments):
-        line, place = script.lines[number - 1], Origin(number)
+        line = script.lines[number - 1]
         match = _LOOKS_LIKE_OPTIONS.match(line)
         word = match[1] if match else MARK
         # `##SBATCH` (as `# SBATCH`) usually disables a directive on purpose.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
             what, edits = f"Slurm reads {word} as a comment", (Edit(number, 1, word, MARK),)
-            yield Problem(place, what, f"write {MARK}", certain=False, edits=edits)
+            yield Problem(Origin(number), what, f"write {MARK}", certain=False, edits=edits)
         aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if "SBATCH" in line else None
         if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
-            yield Problem(place, what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False)
+            remedy = f"write {MARK} without a space, or ##SBATCH for a comment"
+            yield Problem(Origin(number), what, remedy, certain=False)
 
 
 def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
@@ -191,6 +192,8 @@ def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
 
 def _cut_at(text: str) -> int | None:
     """Return the position of a `#` that ends the line inside a word."""
+    if "#" not in text[len(MARK) :]:
+        return None
     quote, index = "", len(MARK)
     while index < len(text):
         letter = text[index]
@@ -273,12 +276,12 @@ def exclusive_options(script: BatchScript) -> Iterator[Problem]:
     """
     # Each component of a heterogeneous job is checked by sbatch on its own.
     for component, options in enumerate(script.components):
-        groups = [(group & options.keys(), severity) for group, severity in EXCLUSIVE]
+        groups = [(both, severity) for group, severity in EXCLUSIVE if len(both := group & options.keys()) > 1]
         if _differ(options.get("gpus-per-node"), options.get("gres")):
             groups.append((frozenset({"gpus-per-node", "gres"}), "warning"))
         given = [each for each in script.directive_options if each.component == component]
         for group, severity in groups:
-            places = [each for each in given if each.name in group] if len(group) > 1 else []
+            places = [each for each in given if each.name in group]
             names = ", ".join(dict.fromkeys(f"--{each.name}" for each in places))
             what, lines = f"{names.replace(', ', ' and ')} exclude each other", tuple(each.line for each in places)
             yield from (Problem(each, what, f"keep one of {names}", lines, severity == "error") for each in places[-1:])
@@ -304,9 +307,11 @@ def repeated_options(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.training:
         yield from _repeated_setting(launch)
-    for component, name in dict.fromkeys((each.component, each.name) for each in script.directive_options):
-        places = [each for each in script.directive_options if (each.component, each.name) == (component, name)]
-        if len({each.value for each in places}) > 1 and name not in _REPEATABLE:
+    given: dict[tuple[int, str], list[DirectiveOption]] = {}
+    for each in script.directive_options:
+        given.setdefault((each.component, each.name), []).append(each)
+    for (_, name), places in given.items():
+        if len(places) > 1 and len({each.value for each in places}) > 1 and name not in _REPEATABLE:
             last, before = places[-1], places[-2]
             used, ignored = last.value or "the last", before.value or "the first"
             what = f"--{name} is given twice: Slurm uses {used} and ignores {ignored}"

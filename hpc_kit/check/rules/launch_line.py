@@ -307,7 +307,7 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         name = step.name
         # No program has such a name.
-        if re.match(r"--?[A-Za-z]", name):
+        if name.startswith("-") and re.match(r"--?[A-Za-z]", name):
             what = f"{name} starts a command of its own: the line above ends too early"
             remedy = "end the line above in a backslash, and remove comments and empty lines before this one"
             yield Problem(step, what, remedy, (step.line - 1,))
@@ -403,11 +403,9 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
         return
     for step in script.commands:
         name, *rest = step.texts[step.name in DECLARING :] or [""]
-        named = bool(rest) and re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None
+        named = bool(rest) and rest[0].startswith("=") and re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None
         # `NAME= value` is how a command is given an empty variable.
-        spaced = named and (
-            rest[0] == "=" or (rest[0].startswith("=") and re.match(r"=[^=]", rest[0]) and not name.endswith("="))
-        )
+        spaced = named and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")))
         if spaced and (step.name in DECLARING or _is_variable(script, step)):
             what = f"spaces around the =: {name} is not set"
             words = step.syntax.words[step.name in DECLARING :]

@@ -43,8 +43,6 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     directive = script.directive("partition")
     # Many sites give all GPUs of a node to a job that takes the whole node.
     whole = script.is_alone_on_nodes or (script.counts_only_nodes and "nodes" in script.options)
-    # A comment may tell how to submit the script.
-    whole = whole or re.search(r"\bsbatch\s[^\n]*(--g(pus|res)|-G)", script.text) is not None
     # `--constraint=gpu` selects whole nodes where jobs get no others.
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
@@ -53,7 +51,8 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in given)
     on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
-    if asks or on_cpus or not python:
+    # A comment may tell how to submit the script.
+    if asks or on_cpus or not python or re.search(r"\bsbatch\s[^\n]*(--g(pus|res)|-G)", script.text):
         return
     remedy = "add #SBATCH --gpus-per-node=..., or --gres=gpu:..."
     if directive is not None and all(map(_GPU_PARTITION.match, directive.value.split(","))):

@@ -52,6 +52,8 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
 
 
 _PRINTS_ALL = ({"env"}, {"printenv"}, {"export"}, {"export", "-p"}, {"declare"}, {"declare", "-x"}, {"set"})
+_PRINTING = frozenset({"cat", "declare", "env", "export", "printenv", "set", "srun", *_TALKS})
+"""Commands that may print a secret."""
 _PASSES_ON = frozenset({"cat", "head", "sort", "tee"})
 """Programs behind a pipe that print what they read."""
 _SECRET_FILE = re.compile(
@@ -71,10 +73,12 @@ def _printed_secrets(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, remedy, (secrets.get(name),), certain=False)
             return
         # `HF_TOKEN=... python train.py` sets the variable for this program alone.
-        own = step.written_assignments if step.name in {"", *DECLARING} else []
+        own = step.written_assignments if step.name in DECLARING or not step.name else []
         names = [each.name for each in own] + (step.texts[1:] if step.name == "export" else [])
-        # The commands that print all variables print the exported ones.
-        secrets |= {name: step.line for name in names if is_secret_name(name) and name in exported | {*step.texts}}
+        for name in filter(is_secret_name, names):
+            # The commands that print all variables print the exported ones.
+            if name in exported or name in step.texts:
+                secrets[name] = step.line
         if step.name == "unset":
             secrets = {name: line for name, line in secrets.items() if name not in step.texts}
         sourced = step.texts[1:2] if step.name in {"source", "."} and not step.around("subshell") else []
@@ -89,7 +93,7 @@ def _printed_secret(step: TracedCommand, secrets: Mapping[str, int]) -> str | No
         step: The command.
         secrets: The secrets that the script has set before, with their lines.
     """
-    if not _shows_output(step):
+    if step.name not in _PRINTING or not _shows_output(step):
         return None
     words = [text for text in step.texts[1:] if not text.startswith("-")] if step.name == "srun" else step.texts
     if set(words) in _PRINTS_ALL:

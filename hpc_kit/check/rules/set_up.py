@@ -12,7 +12,8 @@ from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
 
 _MODULES = frozenset({"ml", "module"})
-
+_SET_UP = _MODULES | {"source", ".", "conda", "mamba", "micromamba"}
+"""Commands that may set up the environment of the shell."""
 
 _LOADS = frozenset({"add", "load", "restore", "swap", "switch", "try-load", "use"})
 _LOADS_NOTHING = re.compile(
@@ -28,12 +29,14 @@ def _verb(step: TracedCommand) -> str:
 
 def sets_up(step: TracedCommand) -> bool:
     """Tell whether a command sets up the environment of the shell: a module, conda, or a virtual environment."""
+    if step.name not in _SET_UP:
+        return False
     second = _verb(step)
     if step.name in _MODULES:
         return second in _LOADS or (step.name == "ml" and not _LOADS_NOTHING.match(second))
     if step.name in {"source", "."}:
         return bool(re.search(r"activate|env|setup|conda", second))
-    return step.name in {"conda", "mamba", "micromamba"} and second == "activate"
+    return second == "activate"
 
 
 _SET_UP_FILE = re.compile(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z")

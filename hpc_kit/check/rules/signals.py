@@ -201,7 +201,7 @@ def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
     return None
 
 
-@rule("KIT418", "warning")
+@rule("KIT418", "warning", needs=("wait",))
 def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     """`wait` returns as soon as a trap has run.
 

@@ -335,11 +335,9 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), Here Documents and QUOTING.
     """
     yield from _single_quotes(script)
-    if re.search(r"\b(envsubst|expandvars)\b|\bsed\b|\bperl\b", script.code):
-        return
     for step in script.batch_commands:
         output = step.syntax.output
-        if output is None:
+        if output is None or step.syntax.document is None:
             continue
         quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
         if quoted is None or not _CONFIGURATION.match(script.resolve(output.raw).strip("\"'")):
@@ -353,7 +351,7 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
             paths |= script.assigned - {each.name for each in script.exported_assignments}
         names += [name for name in re.findall(r"\$\{(\w+)\}", text) if name in paths and f"{name}:" not in text]
         name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
-        if name is not None:
+        if name is not None and not re.search(r"\b(envsubst|expandvars|sed|perl)\b", script.code):
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
             yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))
 
