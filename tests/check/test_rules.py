@@ -31,6 +31,8 @@ FOUR = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=2\n"
 HET = HEAD + "#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --nodes=2 --ntasks-per-node=4 -c6\n"
 GPUS = HEAD + "#SBATCH --nodes=1 --ntasks-per-node=1 --gpus-per-node=4\n"
 GPUS2 = HEAD + "#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4\n"
+TWO = HEAD + "#SBATCH -N2 --ntasks-per-node=1\n"
+CHAIN = HEAD + "#SBATCH --signal=B:USR1@300 -J tr -t 1:00:00\n"
 ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 BATCHES = '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}'
 DEEPSPEED = f"cat > d.json <<E\n{BATCHES}\nE\n"
@@ -2068,6 +2070,123 @@ BAD = [
         )
     ),
     Bad("KIT505", GPUS + "apptainer exec --nv -C i.sif python src/t.py\n", 3, W, "does not see src/t.py"),
+    Bad(
+        "KIT118",
+        HEAD + "#SBATCH -a 0-9 -o %x-%A.out --open-mode=t\npython t.py $SLURM_ARRAY_TASK_ID\n",
+        2,
+        W,
+        "write to",
+    ),
+    Bad("KIT305", TWO + "export MASTER_ADDR=$(srun hostname)\nsrun python t.py\n", 3, E, "a line for each task"),
+    Bad(
+        "KIT305",
+        TWO + "ip=$(srun hostname -I | awk '{print $1}')\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n",
+        3,
+        E,
+        "a line for each task",
+    ),
+    Bad(
+        "KIT305",
+        TWO + "ip=`srun hostname -i | cut -d' ' -f1`\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n",
+        3,
+        E,
+        "a line for each task",
+    ),
+    Bad(
+        "KIT305",
+        TWO + "srun torchrun --nnodes 2 --rdzv-endpoint=$(srun hostname -s):29500 t.py\n",
+        3,
+        E,
+        "a line for each task",
+    ),
+    Bad(
+        "KIT305",
+        TWO
+        + 'head_node_ip="$(srun /bin/hostname -i 2>e | tr -d " ")"\nsrun torchrun --rdzv-endpoint=$head_node_ip t.py\n',
+        3,
+        E,
+        "a line for each task",
+    ),
+    Bad("KIT406", HEAD + "set -e\nf() {\n [[ -f a ]] && A=1\n}\nf\npython t.py $A\n", 4, W, "test is false"),
+    Bad(
+        "KIT406",
+        HEAD + "set -e\nfunction f {\n if true; then\n test -f a && A=1\n fi\n}\nmain() { f; python t.py; }\nmain\n",
+        5,
+        W,
+        "test is false",
+    ),
+    Bad("KIT406", HEAD + "set -e\nf() { [ -f a ] && echo --r; }\nA=$(f)\npython t.py $A\n", 3, W, "test is false"),
+    Bad("KIT406", HEAD + "set -e\nA=$([ -f a ] && echo --r)\npython t.py $A\n", 3, W, "test is false"),
+    Bad("KIT406", HEAD + "set -e\n(cd x; [ -f a ] && rm a)\npython t.py $A\n", 3, W, "test is false"),
+    Bad(
+        "KIT406",
+        HEAD + "set -e\nf() { for i in a b; do [ -f $i ] && rm $i; done; }\nf\npython t.py\n",
+        3,
+        W,
+        "test is false",
+    ),
+    Bad(
+        "KIT406",
+        HEAD + "set -e\nf() { command -v module >/dev/null && module purge; }\nf\npython t.py\n",
+        3,
+        W,
+        "test is false",
+    ),
+    Bad("KIT427", HEAD + "trap 'rm -rf $T' EXIT\ntrap 'kill $P' EXIT\npython t.py\n", 3, W, "this replaces"),
+    Bad(
+        "KIT427", HEAD + "trap 'cp -r $T/o .' EXIT\nf() { rm -rf $T; }\ntrap f 0\npython t.py\n", 4, W, "this replaces"
+    ),
+    Bad(
+        "KIT427",
+        HEAD + "a() { rsync a b; }\nset_up() { trap a EXIT; }\nset_up\ntrap 'rm -rf $T' EXIT\npython t.py\n",
+        5,
+        W,
+        "this replaces",
+    ),
+    Bad(
+        "KIT427",
+        HEAD + "trap 'touch stop' USR1\ntrap 'date; scontrol requeue $SLURM_JOB_ID' SIGUSR1\npython t.py & wait $!\n",
+        3,
+        W,
+        "this replaces",
+    ),
+    Bad(
+        "KIT417",
+        CHAIN
+        + "trap 'kill $P; wait $P; exit 1' USR1\nsbatch -d afterok:$SLURM_JOB_ID $0\npython t.py & P=$!\nwait $P\n",
+        4,
+        E,
+        "never starts",
+    ),
+    Bad(
+        "KIT417",
+        CHAIN + 'sbatch --dependency="afterok:${SLURM_JOB_ID}" jobs/tr.sh\ntimeout 50m python t.py\n',
+        3,
+        E,
+        "never starts",
+    ),
+    Bad(
+        "KIT417",
+        CHAIN
+        + "sbatch -d afterok:$SLURM_JOBID tr.sbatch\nf() { wait; exit 99; }\ntrap f SIGUSR1\npython t.py & wait $!\n",
+        3,
+        E,
+        "never starts",
+    ),
+    Bad("KIT421", HEAD + "for ((;;)); do date; sleep 5; done > l\npython t.py\n", 2, E, "the loop runs"),
+    Bad("KIT421", HEAD + "until false; do date; sleep 5; done\npython t.py\n", 2, E, "the loop runs"),
+    Bad("KIT421", HEAD + "while [ 1 ]; do date; sleep 5; done\npython t.py\n", 2, E, "the loop runs"),
+    Bad("KIT421", HEAD + "while ((1)); do date; sleep 5; done\npython t.py\n", 2, E, "the loop runs"),
+    Bad("KIT421", HEAD + "while [[ 1 ]]; do date; sleep 5; done\npython t.py\n", 2, E, "the loop runs"),
+    Bad(
+        "KIT421",
+        HEAD
+        + "m() { while true; do for i in 1 2; do [ $i = 2 ] && break; done; sleep 5; done; }\nm > log\npython t.py\n",
+        2,
+        E,
+        "the loop runs",
+    ),
+    Bad("KIT421", HEAD + "{ while :; do date; sleep 5; done; } | tee log\npython t.py\n", 2, E, "the loop runs"),
 ]
 
 _HOSTS = "scontrol show hostnames $SLURM_JOB_NODELIST"
@@ -3761,6 +3880,68 @@ GOOD = [
     ("KIT136", HEAD + 'O=/s/p/r/q/$SLURM_JOB_ID\nL=$O/a/t.log\nmkdir -p "${L%/*}"\nsrun python t.py > $O/a/t.log\n'),
     ("KIT253", HEAD + "#SBATCH -a 1-4\npython t.py --lr $SLURM_ARRAY_TASK_ID --ckpt-dir $FAST_SCRATCH/c\n"),
     ("KIT501", HEAD + "# HF_TOKEN is not needed here\nset -x\nA=1\nsource b.env\npython t.py\n"),
+    ("KIT118", HEAD + "#SBATCH -a 0-9 -o %x-%A.out --open-mode=a\npython t.py $SLURM_ARRAY_TASK_ID\n"),
+    (
+        "KIT305",
+        TWO + "ip=$(srun -N1 -n1 -w $h hostname -i | awk '{print $1}')\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n",
+    ),
+    ("KIT305", TWO + "ip=$(srun hostname -i | awk 'NR==1{print $1}')\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n"),
+    ("KIT305", TWO + "ip=$(srun hostname -i | awk '{print $1; exit}')\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n"),
+    ("KIT305", TWO + "ip=$(srun hostname -i | sed 1q)\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n"),
+    ("KIT305", TWO + "ip=$(srun hostname -i | tr '\\n' ,)\nsrun torchrun --rdzv-endpoint=${ip%%,*}:29500 t.py\n"),
+    ("KIT305", TWO + "ip=$(srun hostname -i)\nip=${ip%%$'\\n'*}\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n"),
+    ("KIT305", HEAD + "#SBATCH -N1 -n1\nip=$(srun hostname -i)\nsrun torchrun --rdzv-endpoint=$ip:1 t.py\n"),
+    ("KIT305", TWO + "ip=$(srun hostname -i)\necho $ip\nsrun python t.py\n"),
+    ("KIT406", HEAD + "set -e\nf() {\n [[ -f a ]] && A=1\n}\nif f; then :; fi\nf || true\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\nf() {\n [[ -f a ]] && A=1\n return 0\n}\nf\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\n[ -f a ] && A=1\nfor i in 1 2; do [ -f $i ] && rm $i; done\npython t.py $A\n"),
+    (
+        "KIT406",
+        HEAD + "set -e\nA=$([ -f a ] && echo --r || true)\nexport B=$([ -f a ] && echo b)\npython t.py $A\n",
+    ),
+    ("KIT406", HEAD + "f() { [ -f a ] && A=1; }\nf\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\nf() { [ -f a ] && rm a; }\ntrap f EXIT\npython t.py $A\n"),
+    ("KIT406", HEAD + "set -e\nf() { [ -f a ] && [ -f b ]; }\nf\npython t.py $A\n"),
+    (
+        "KIT406",
+        HEAD + 'set -e\nf() { [ "$SLURM_PROCID" = 0 ] && date; }\nf\nV=1\ng() { [ "$V" = 1 ] && date; }\ng\n',
+    ),
+    ("KIT406", HEAD + "set -e\nset +e\nf() { [ -f a ] && A=1; }\nf\nset -e\npython t.py $A\n"),
+    ("KIT427", HEAD + "trap 'rm -rf $T' EXIT\ntrap - EXIT\ntrap 'kill $P' EXIT\npython t.py\n"),
+    ("KIT427", HEAD + "c() { rm -rf $T; }\ntrap c EXIT\ntrap 'kill $P; c' EXIT\npython t.py\n"),
+    ("KIT427", HEAD + "trap 'rm -rf $T/a' EXIT\nrm -rf $T/a\ntrap 'kill $P' EXIT\npython t.py\n"),
+    ("KIT427", HEAD + "trap 'kill $A' TERM\nprep & A=$!\nwait $A\ntrap 'pkill x' TERM\npython t.py & wait $!\n"),
+    ("KIT427", HEAD + "if [ a = b ]; then trap 'rm -rf $T' EXIT; else trap 'kill $P' EXIT; fi\npython t.py\n"),
+    ("KIT427", HEAD + "trap 'rm x' EXIT\n(trap 'kill $P' EXIT; ls)\npython t.py\n"),
+    (
+        "KIT427",
+        HEAD + "trap 'kill $a' EXIT\ntrap 'kill $(jobs -p)' EXIT\ntrap 'kill $(jobs -p); rm x' EXIT\npython t.py\n",
+    ),
+    ("KIT427", HEAD + "c() { rm -rf $T; }\ntrap c EXIT INT TERM\ntrap 'kill $P; exit 1' TERM\npython t.py\n"),
+    *(
+        ("KIT417", CHAIN + f"[ -f d ] && exit\ntrap 'kill $P; {code} $0\npython t.py & P=$!\nwait $P\n")
+        for code in (
+            "exit 1' USR1\nsbatch -d afterany:$SLURM_JOB_ID",
+            "exit 0' USR1\nsbatch -d afterok:$SLURM_JOB_ID",
+            "scancel $N; exit 1' USR1\nsbatch -d afterok:$SLURM_JOB_ID",
+        )
+    ),
+    (
+        "KIT417",
+        CHAIN + "trap 'wait $P; exit 1' USR1\nsbatch -d afterok:$SLURM_JOB_ID eval.sh\npython t.py & P=$!\nwait $P\n",
+    ),
+    (
+        "KIT417",
+        CHAIN
+        + "sbatch -d afterok:$SLURM_JOB_ID tr.sh\ntimeout 50m python t.py\nrc=$?\n[ $rc = 124 ] && exit 0\nexit $rc\n",
+    ),
+    ("KIT421", HEAD + "for ((;;)); do date; [ -f x ] && break; sleep 5; done > l\npython t.py\n"),
+    ("KIT421", HEAD + "die() { exit 1; }\nwhile true; do ls x || die; done\npython t.py\n"),
+    ("KIT421", HEAD + "while true; do python t.py; done\n"),
+    ("KIT421", HEAD + "while true; do echo y; done | python t.py\n"),
+    ("KIT421", HEAD + "( while true; do date; sleep 9; done ) > x &\npython t.py\n"),
+    ("KIT421", HEAD + "m() { while true; do date; sleep 5; done; }\nm &\npython t.py\n"),
+    ("KIT421", HEAD + "while true; do\n while true; do date; break 2; done\ndone\npython t.py\n"),
 ]
 
 GOOD += [

@@ -6,7 +6,16 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of, simple_commands, with_nested_parts
+from hpc_kit.check.bash_syntax import (
+    CompoundCommand,
+    Origin,
+    SimpleCommand,
+    Word,
+    parse,
+    program_of,
+    simple_commands,
+    with_nested_parts,
+)
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -26,9 +35,9 @@ from hpc_kit.slurm.option_values import parse_dependency
 def endless_command(script: BatchScript) -> Iterator[Problem]:
     """A command that never ends keeps the job from going on.
 
-    A monitor (`nvidia-smi -l 5`), a server (`tensorboard`, `ray start --block`) or `tail -f` in the foreground runs
-    until the time limit of the job. The lines below it never run. In the background, it keeps a `wait` without a
-    process id from returning.
+    A monitor (`nvidia-smi -l 5`), a server (`tensorboard`, `ray start --block`), `tail -f` or a `while true` loop that
+    nothing leaves, in the foreground, runs until the time limit of the job. The lines below it never run. In the
+    background, it keeps a `wait` without a process id from returning.
 
     Fix: end the line in `&`, and name the training in `wait "$pid"`, or end the monitor before the `wait`. Under srun,
     add `--overlap`, so that the training gets its resources.
@@ -39,8 +48,10 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
         return
     last = script.training[-1]
     for step in _endless_loops(script):
-        before = script.is_before(step, last.command) and _is_on_the_way(step, last, loop=True)
-        if before and not step.in_background and not step.in_task:
+        loop = step.around(*LOOPS)
+        before = script.is_before(step, last.command) and _is_on_the_way(step, last, loop=loop)
+        # The training of `while true; do python train.py; done` is in the loop itself.
+        if before and loop is not None and not last.command.is_inside(loop) and not step.in_background:
             what = f"the loop runs until the job ends: line {last.line} never starts"
             yield Problem(step, what, "end the loop in &, as in `done &`", (last.line,))
     for launch in script.launch_lines:
@@ -122,26 +133,79 @@ def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
     return {text for name in names for text in (f"${name}", f"${{{name}}}")}
 
 
+_ALWAYS_TRUE = re.compile(r"\[\[?\s+(?:1|true|\"?true\"?\s*==?\s*\"?true\"?)\s+\]?\]|\(\(\s*[1-9]\d*\s*\)\)|test 1")
+_FOR_EVER = re.compile(r"\bfor\s*\(\([^;()]*;\s*;[^;()]*\)\)")
+
+
 def _endless_loops(script: BatchScript) -> list[TracedCommand]:
-    """Return the conditions of loops such as `while true` that nothing leaves."""
-    left = [step.around("while") for step in script.batch_commands if step.name in {"break", "exit", "return"}]
+    """Return a command of each loop such as `while true` that nothing leaves: its condition, or its first command."""
+    left = {id(loop) for step in script.batch_commands for loop in _left_loops(script, step)}
+    found: dict[int, TracedCommand] = {}
+    for step in script.batch_commands:
+        place, loop = step.position, step.around(*LOOPS)
+        if loop is None or id(loop) in left or id(loop) in found or place.compound is not loop:
+            continue
+        if _goes_on(script, loop):
+            found[id(loop)] = step
+    return list(found.values())
+
+
+def _goes_on(script: BatchScript, loop: CompoundCommand) -> bool:
+    """Tell whether the condition of a loop is always true."""
+    if loop.kind == "for":
+        return not loop.name and _FOR_EVER.search(script.lines[loop.line - 1]) is not None
+    condition = next((block for role, block in loop.bodies if role == "condition"), ())
+    chain = condition[-1].chain if condition else None
+    if chain is None or len(chain.pipelines) != 1 or chain.pipelines[0].negated:
+        return False
+    command = chain.pipelines[0].commands[-1]
+    if isinstance(command, CompoundCommand):
+        return loop.kind == "while" and _ALWAYS_TRUE.fullmatch(command.expression) is not None
+    if loop.kind == "until":
+        return program_of(command) == "false"
     # `while sleep 30; do ...` pauses before each round.
-    always = (step for step in script.batch_commands if step.name in {"true", ":", "sleep"})
-    loops = [step for step in always if step.in_condition("while") and _decides(step)]
-    return [step for step in loops if step.around("while") not in left]
+    text = " ".join(word.raw for word in command.words)
+    always = program_of(command) in {"true", ":", "sleep"} or _ALWAYS_TRUE.fullmatch(text) is not None
+    return loop.kind == "while" and always
 
 
-def _decides(step: TracedCommand) -> bool:
-    """Tell whether a condition has the status of this command."""
-    place = step.position
-    return len(place.chain.pipelines) == 1 and place.statement is place.block[-1] and not place.pipeline.negated
+def _left_loops(script: BatchScript, step: TracedCommand) -> list[CompoundCommand]:
+    """Return the loops around a command that the command may leave."""
+    # `|| (echo failed; exit 1)` ends the subshell alone, unless set -e ends the shell then.
+    inside = itertools.takewhile(lambda compound: compound.kind != "subshell" or step.errexit, step.compounds)
+    loops = [compound for compound in inside if compound.kind in LOOPS]
+    if step.name == "break":
+        return loops if len(step.words) > 1 else loops[:1]
+    ends = step.name in {"exit", "return"} or (step.name == "exec" and len(step.words) > 1)
+    # `kill -0 "$pid"` fails when the process has ended, and a program may signal the script itself.
+    ends = ends or (step.name == "kill" and (step.errexit or "$$" in step.written))
+    ends = ends or any(each.name == "exit" for each in script.functions.get(step.name, ()))
+    return loops if ends else []
 
 
-def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: bool = False) -> bool:
+_READS_ON = frozenset({"awk", "cat", "grep", "sed", "tee", "ts"})
+
+
+def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: CompoundCommand | None = None) -> bool:
     """Tell whether the shell runs the command, or the loop around it, before the training, whatever happens."""
     around = {id(compound) for compound in last.command.compounds}
-    places = list(step.position.outward())[int(loop) :]
-    inside = all(place.kind in {"", "function", "group"} or id(place.compound) in around for place in places)
+    places = list(step.position.outward())
+    if loop is not None:
+        places = places[next(number for number, place in enumerate(places, 1) if place.compound is loop) :]
+    # A reader that ends, ends a loop in front of its pipe, too.
+    if not all(program_of(each) in _READS_ON for place in places for each in place.piped_to):
+        return False
+    # `timeout 60 bash -c '...'` ends the loop in the code.
+    starts = [
+        place.parent.pipeline.commands[place.parent.pipeline_index]
+        for place in places
+        if place.role == "code" and place.parent
+    ]
+    if any(word.plain == "timeout" for each in starts for word in each.words):
+        return False
+    # The shell waits for a subshell in the foreground, too.
+    kinds = {"", "function", "group", "subshell"}
+    inside = all(place.kind in kinds or id(place.compound) in around for place in places)
     return inside and all(place.chain_index == 0 for place in places)
 
 
@@ -636,17 +700,20 @@ def _calls(step: TracedCommand, pattern: str) -> bool:
 
 @rule("KIT427", "warning", needs=("trap",))
 def replaced_shell(script: BatchScript) -> Iterator[Problem]:
-    """`exec` replaces the shell that has a trap.
+    """`exec` replaces the shell that has a trap, or a second `trap` the first one.
 
     After `exec python train.py` there is no batch shell: the trap for EXIT or for a signal never runs, and its clean-up
-    or copy is missing.
+    or copy is missing. A signal has one trap: a second `trap ... EXIT` does not add its commands to those of the first.
 
-    Fix: remove `exec`.
+    Fix: remove `exec`. Write one trap, with one function for all commands.
     Documented: bash(1), exec and trap.
     """
     traps: list[TracedCommand] = []
+    set_by: dict[str, TracedCommand] = {}
     for step in script.batch_commands:
         # A subshell inherits no trap, and a function may never be called.
+        if step.name == "trap":
+            yield from _replaced_traps(script, step, set_by)
         if step.around("subshell", "function"):
             continue
         if step.name == "trap" and len(step.words) > 2:
@@ -656,3 +723,87 @@ def replaced_shell(script: BatchScript) -> Iterator[Problem]:
             what = f"exec replaces the shell: the trap of line {traps[-1].line} never runs"
             edits = (Edit(step.line, step.column, "exec ", ""),)
             yield Problem(step, what, "remove exec", (traps[-1].line,), edits=edits)
+
+
+def _is_called(step: TracedCommand) -> bool:
+    """Tell whether the script itself calls each function around a command, rather than a trap or a program."""
+    for place in step.position.outward():
+        if place.kind == "function":
+            call = place.parent.pipeline.commands[place.parent.pipeline_index] if place.parent is not None else None
+            if call is None or place.compound is None or program_of(call) != place.compound.name:
+                return False
+    return True
+
+
+def _is_of_shell(step: TracedCommand) -> bool:
+    """Tell whether the batch shell itself runs a command in any case, perhaps in a function that it calls."""
+    places = list(step.position.outward())
+    plain = all(place.kind in {"", "group", "function"} and place.role != "code" for place in places)
+    alone = not step.is_conditional and not step.in_background and all(len(p.pipeline.commands) == 1 for p in places)
+    return plain and alone and _is_called(step)
+
+
+def _replaced_traps(script: BatchScript, step: TracedCommand, set_by: dict[str, TracedCommand]) -> Iterator[Problem]:
+    """Find a trap whose commands are lost because a later one is for the same signal. `set_by`: the trap of each."""
+    # `trap "$old; ..."` may contain the commands of the first one.
+    known = "trap -p" not in script.code and not re.match(r"[\"']?\$", step.trap_code)
+    for name in sorted({"EXIT" if name == "0" else name for name in step.trap_signals} - {"ERR", "DEBUG", "RETURN"}):
+        first = set_by.pop(name, None)
+        # In a branch, only one of two traps may be set.
+        if step.trap_code in {"", "-"} or not _is_of_shell(step):
+            continue
+        set_by[name] = step
+        at_exit = set_by.get("EXIT")
+        # A trap for EXIT runs after the one of a signal, too.
+        kept = name != "EXIT" and at_exit is not None and first is not None and at_exit.trap_code == first.trap_code
+        lost = _lost_commands(script, first, step, name) if first is not None and known and not kept else []
+        if first is not None and lost:
+            what = f"this replaces the trap of line {first.line} for {name}: {lost[0]} never runs"
+            yield Problem(step, what, "write one trap for all commands, such as a function", (first.line,))
+            return
+
+
+_REPORTS = frozenset({
+    "", ":", "[", "date", "echo", "exit", "export", "local", "log", "logger", "printf", "return", "set", "sleep",
+    "test", "trap", "true", "wait",
+})  # fmt: skip
+_REPLACES = re.compile(
+    r"(?i)\b(replace|instead|from (now|here) on|no longer|take[s]? over|supersede|override|overwrite)"
+)
+
+
+def _lost_commands(script: BatchScript, first: TracedCommand, second: TracedCommand, name: str) -> list[str]:
+    """Return the commands of a trap that neither the second one nor the script between both runs."""
+    between = [each for each in script.commands_after(first) if script.is_before(each, second) and _is_called(each)]
+    # The trap of a signal may be for one part of the work, which has ended.
+    if name != "EXIT" and any(each.name == "wait" or script.launch_at(each) in script.training for each in between):
+        return []
+    if _REPLACES.search(script.comment_at(second.line)):
+        return []
+    kept = [*_handler(script, second.trap_code), *(each.syntax for each in between)]
+    lost = (each for each in _handler(script, first.trap_code) if program_of(each) not in _REPORTS)
+    return [program_of(each) or each.words[0].raw for each in lost if not any(_covers(other, each) for other in kept)]
+
+
+def _covers(command: SimpleCommand, other: SimpleCommand) -> bool:
+    """Tell whether a command does what another one does, perhaps with more words, or with a folder around them."""
+    if program_of(command) != program_of(other):
+        return False
+    words, wanted = ([re.sub("[\"'{}]", "", word.raw) for word in each.words[1:]] for each in (command, other))
+    everything = program_of(command) == "kill" and re.search(r"jobs -\w*p| 0\Z| -\$\$", " ".join(["", *words]))
+    missing = [each for each in wanted if not each.startswith("-") and each not in words]
+    return bool(everything) or all(any(each.startswith(f"{word.rstrip('/')}/") for word in words) for each in missing)
+
+
+def _handler(script: BatchScript, code: str) -> list[SimpleCommand]:
+    """Return the commands of the code of a trap, with those of the functions that it calls."""
+    waiting, seen, found = list(simple_commands(parse(code).block)), set[str](), list[SimpleCommand]()
+    while waiting:
+        command = waiting.pop(0)
+        name = program_of(command) or ""
+        if name not in script.functions:
+            found += [command] if command.words else []
+        elif name not in seen:
+            seen.add(name)
+            waiting += [each.syntax for each in script.functions[name]]
+    return found

@@ -7,7 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Command, Origin, SimpleCommand, Word, nested_block, parse, program_of
+from hpc_kit.check.bash_syntax import (
+    Chain,
+    Command,
+    CompoundCommand,
+    Origin,
+    SimpleCommand,
+    Word,
+    nested_block,
+    parse,
+    program_of,
+)
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
@@ -23,9 +33,11 @@ def harmless_status(script: BatchScript) -> Iterator[Problem]:
     increment, so that the first count ends the script, after the first step of a loop. `let n=SLURM_ARRAY_TASK_ID-1`
     ends one element of an array. `read -d ''` reads to the end of its input, and returns 1 there. `n=$(grep -c PATTERN
     FILE)` returns 1 if the count is 0 (a warning), and with pipefail so does `n=$(grep PATTERN FILE | wc -l)`. With
-    pipefail, `last=$(ls *.pt | tail -n 1)` fails at the first start, when there is no file yet.
+    pipefail, `last=$(ls *.pt | tail -n 1)` fails at the first start, when there is no file yet. `[ -f last.pt ] &&
+    args=--resume` as the last command of a function or subshell gives it the status 1 if the test is false (a warning).
 
-    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`.
+    Fix: `i=$((i + 1))`, or `((++i))`; `read -r -d '' ARGS <<END || true`; `n=$(grep -c PATTERN FILE || true)`; `if
+    [ -f last.pt ]; then args=--resume; fi`, which returns 0.
     Documented: bash(1), Compound Commands, let, read and set -e; expr(1) and grep(1), Exit Status.
     """
     watched = any(step.errexit for step in script.commands)
@@ -33,6 +45,8 @@ def harmless_status(script: BatchScript) -> Iterator[Problem]:
         return
     yield from _nothing_found(script)
     yield from _zero(script)
+    yield from _false_at_end_of_function(script)
+    yield from _false_in_substitution(script)
     for step in script.batch_commands:
         whole = step.name == "read" and re.search(r"\s-\w*d (''|\"\")(\s|\Z)", step.written)
         # A list of `find -print0` or in /proc has the end that `read -d ''` looks for.
@@ -184,6 +198,106 @@ def _goes_on_without(code: str, name: str) -> bool:
         if not re.search(r"\b(exit|return|die|fail\w*|abort|err\w*|fatal|bail|usage|panic)\b", text):
             return True
     return re.search(rf"\$\{{{name}:?(\+|[-=][^}}])", code) is not None
+
+
+_QUESTIONS = re.compile(
+    r"\[|test|command -[vV]|type|hash|which|(?:e|f|z)?grep -\w*q|pgrep|mountpoint -q|cmp -s|diff -q"
+)
+_ALWAYS_SET = re.compile(
+    r"\$\{?(SLURM_(?!ARRAY|RESTART|HET|TMPDIR|EXPORT)\w+|HOME|USER|HOSTNAME|PWD|BASH_\w+|#|@|\*|[0-9?])"
+)
+"""Values that a test may know to be right: those of Slurm, and arguments."""
+
+
+def _false_at_end_of_function(script: BatchScript) -> Iterator[Problem]:
+    """Find `TEST && COMMAND` as the last command of a function or subshell, whose status ends the script."""
+    tests = [
+        _Test(_between_brackets(step.syntax.words), step.written, step, step.position)
+        for step in script.batch_commands
+        if "errexit" in step.options and _QUESTIONS.match(step.written)
+    ]
+    tests += [
+        _Test(_operands(each.text), each.text, _place_of(script, each), each.position)
+        for each in script.expressions
+        if "errexit" in each.options and not each.in_task
+    ]
+    seen: set[int] = set()
+    for test in tests:
+        chain = test.position.chain
+        ends = _ending_place(test.position) if {*chain.operators} == {"&&"} and id(chain) not in seen else None
+        if ends is None or not _acts(chain) or _is_known(script, test):
+            continue
+        seen.add(id(chain))
+        what = "if this test is false, the function returns 1, and set -e ends the script without a message"
+        if ends.kind == "subshell":
+            what = what.replace("function", "subshell")
+        call = ends.parent
+        lines = (call.statement.line if call is not None else None,)
+        yield Problem(test.place, what, "write if ...; then ...; fi, which returns 0", lines, certain=False)
+
+
+def _false_in_substitution(script: BatchScript) -> Iterator[Problem]:
+    """Find `args=$([ -f last.pt ] && echo --resume)`, which has the status of the test."""
+    for step in script.batch_commands:
+        parts = step.substitutions[-1:] if not step.words and step.errexit and not _is_used(step.position) else []
+        for part in parts:
+            block = nested_block(part)
+            chain = block[-1].chain if block else None
+            if chain is None or {*chain.operators} != {"&&"} or not _acts(chain):
+                continue
+            first = chain.pipelines[0].commands[0]
+            words = _between_brackets(first.words) if isinstance(first, SimpleCommand) else ()
+            test = _Test(words, part.text, part.origin, step.position)
+            if _asks(first) and not _is_known(script, test):
+                what = "if this test is false, the assignment returns 1, and set -e ends the script without a message"
+                yield Problem(part.origin, what, "write || true behind it", (step.options["errexit"],), certain=False)
+
+
+def _acts(chain: Chain) -> bool:
+    """Tell whether the last command of `TEST && COMMAND` does something. `[ -f a ] && [ -f b ]` is an answer."""
+    last = chain.pipelines[-1].commands[-1]
+    return not _asks(last) and program_of(last) not in {"break", "continue", "return", "true", ":"}
+
+
+def _asks(command: Command) -> bool:
+    """Tell whether a command is a test."""
+    written = " ".join(word.raw for word in command.words) if isinstance(command, SimpleCommand) else ""
+    return bool(_QUESTIONS.match(written)) or (not isinstance(command, SimpleCommand) and bool(command.expression))
+
+
+def _ending_place(position: BlockPosition) -> BlockPosition | None:
+    """Return the place in the function or subshell whose status is that of a command, and ends the script."""
+    for place in position.outward():
+        alone = len(place.pipeline.commands) == 1 and not place.pipeline.negated and not place.statement.background
+        last = place.statement is place.block[-1] and (place is position or len(place.chain.pipelines) == 1)
+        if not alone or not last or place.role in {"code", "condition"}:
+            return None
+        if place.kind in {"function", "subshell"}:
+            call = place.parent
+            return place if call is not None and _ends_script(call, place.compound) else None
+    return None
+
+
+def _ends_script(call: BlockPosition, compound: CompoundCommand | None) -> bool:
+    """Tell whether set -e ends the script if the function or subshell at a position returns 1."""
+    if _is_used(call) or any(place.statement.background for place in call.outward()):
+        return False
+    command = call.pipeline.commands[call.pipeline_index]
+    if compound is None or compound.kind == "subshell":
+        return command is compound
+    # `args=$(find_checkpoint)` has the status of the function, but `echo "$(find_checkpoint)"` has its own.
+    return isinstance(command, SimpleCommand) and program_of(command) in {None, compound.name}
+
+
+def _is_known(script: BatchScript, test: _Test) -> bool:
+    """Tell whether a test may be true each time: of a value that the script or Slurm sets, or of a folder it makes."""
+    if _ALWAYS_SET.search(test.text):
+        return True
+    made = {word.unquoted for step in script.commands if step.name in {"mkdir", "touch"} for word in step.syntax.words}
+    if any(word.unquoted in made for word in test.operands):
+        return True
+    values = [_text_of(script, word, test) for word in test.operands]
+    return _result_of([each[0] if each is not None else None for each in values]) is True
 
 
 @rule("KIT408", "warning", needs=("&&",))

@@ -92,7 +92,11 @@ def shared_array_logs(script: BatchScript) -> Iterator[Problem]:
     yield from _names_of_no_array(script)
     for part in script.components:
         array = part.get("array")
-        if array is None or _one_element(array.value) or "open-mode" in part:
+        if array is None or _one_element(array.value):
+            continue
+        mode = part.get("open-mode")
+        # sbatch reads the first letter alone, in any case.
+        if mode is not None and mode.value[:1].lower() != "t":
             continue
         for each in [part[name] for name in ("output", "error") if name in part]:
             # `%%a` is the text `%a`. Each element has a job id (%j) of its own.

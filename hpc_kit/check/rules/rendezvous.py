@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Origin
+from hpc_kit.check.bash_syntax import Assignment, Origin, Part, SimpleCommand, Word, nested_block, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
-from hpc_kit.check.expansion import ExpandedText
-from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.expansion import ExpandedText, ShellVariables, expand_word
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, parse_launch
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit, delete_line
@@ -178,11 +178,12 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     Slurm folds the list: `gpu[01-04,07]`. The text before the first comma is `gpu[01-04`, which is no host name. A cut
     by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either, nor is
     the first element of `("$names")`, which contains all names, nor the output of `scontrol show hostnames` without
-    `| head -n 1`.
+    `| head -n 1`. `$(srun hostname)` prints a line for each task, also behind `| awk '{print $1}'`.
 
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
     """
+    yield from _one_line_per_task(script)
     if not script.size.has_several_nodes:
         return
     yield from _cut_elsewhere(script)
@@ -209,6 +210,78 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
             certain = not (by_column or (cut and "|" in text[cut.end() :]))
             remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
             yield Problem(each.value, what, remedy, lines, certain=certain, edits=_first_host(each))
+
+
+_OF_IP = re.compile(r"(\w+_)?IP(_?(ADDR|ADDRESS))?\Z")
+_EACH_LINE = {
+    "awk": re.compile(r"(?:-F\s*\S+ )?\s*[\"']?\{\s*print \\?\$\w+;?\s*\}[\"']?"),
+    "cut": re.compile(r".+"),
+    "sed": re.compile(r"[\"']?s(\W)(?:(?!\1)[^\n;])*\1(?:(?!\1)[^\n;])*\1[gE]?[\"']?"),
+    "tr": re.compile(r"(?!.*(?:\\n|space|\\012|-\w*[cC]|\n)).+"),
+}
+"""Arguments with which a program prints a line for each line that it reads."""
+
+
+def _one_line_per_task(script: BatchScript) -> Iterator[Problem]:
+    """Find an address that is the output of `srun hostname` in a job of several tasks."""
+    if not script.size.has_several_tasks:
+        return
+    places = [(each.name, part) for each in script.written_assignments for part in _only_commands(each.value)]
+    for launch in script.training:
+        address = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
+        starts = {piece.origin[:2] for piece in address.pieces} if address is not None else set()
+        parts = [part for word in launch.command.syntax.words for part in word.parts if part.kind == "command"]
+        places += [("", part) for part in parts if part.origin[:2] in starts]
+    for name, part in places:
+        named = not name or _HOST.match(name.upper()) or _OF_IP.match(name.upper())
+        if not named or not _prints_every_host(script, part) or (name and _selected(script, name)):
+            continue
+        # A message may name all hosts.
+        used = any(re.search(rf"\$\{{?{name}\b", line) for _, line in script.command_lines)
+        if name in {"", "MASTER_ADDR"} or used:
+            what, lines = (
+                "srun prints a line for each task: this is several names, and no address",
+                (script.line_of_tasks,),
+            )
+            yield Problem(part.origin, what, "write srun -N1 -n1, or | head -n 1 at its end", lines)
+
+
+def _only_commands(value: Word) -> list[Part]:
+    return [part for part in value.parts if part.kind == "command"] if value.elements is None else []
+
+
+_PLACED = frozenset({"exclude", "nodefile", "nodelist", "ntasks-per-node", "relative"})
+_HOSTNAME = re.compile(r"(/\S*/)?hostname( -\S+)*")
+
+
+def _prints_every_host(script: BatchScript, part: Part) -> bool:
+    """Tell whether the code in a `$(...)` starts `hostname` once per task of the job, and keeps all lines."""
+    block = nested_block(part)
+    called = script.functions.get(part.text.strip(), [])
+    if called and called[0].around("function") is not None:
+        block = called[0].position.block
+    pipeline = block[0].chain.pipelines[0] if len(block) == 1 and len(block[0].chain.pipelines) == 1 else None
+    step, *filters = pipeline.commands if pipeline is not None else (None,)
+    if not isinstance(step, SimpleCommand) or program_of(step) != "srun":
+        return False
+    if any(">" in each.operator and each.descriptor != "2" for each in step.redirections):
+        return False
+    stages = parse_launch(tuple(text for word in step.words for text in expand_word(word, ShellVariables({}))))
+    srun, program = stages[0], stages[-1]
+    if len(stages) != 2 or srun.may_hide_options or srun.error or not _PLACED.isdisjoint(srun.options):
+        return False
+    if any((srun.options[name].number or 1) < 2 for name in ("nodes", "ntasks") if name in srun.options):
+        return False
+    for each in filters:
+        written = " ".join(word.raw for word in each.words[1:]) if isinstance(each, SimpleCommand) else ""
+        keeps = _EACH_LINE.get(program_of(each) or "")
+        # Two hosts have two names, however they are sorted.
+        if program_of(each) in {"sort", "uniq"} and script.size.has_several_nodes:
+            continue
+        if keeps is None or not keeps.fullmatch(written):
+            return False
+    # `srun bash -c 'hostname -i'` prints the same lines.
+    return _HOSTNAME.fullmatch(program.code.text.text if program.code is not None else program.text) is not None
 
 
 def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of, written_files
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, parse, program_of, written_files
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
@@ -14,6 +14,8 @@ from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.programs import AUXILIARY_NAME
 from hpc_kit.check.rules.files import OWN_DISK, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.rules.job_end import trace_exit_status
+from hpc_kit.check.rules.signals import duration_of_timeout, read_signal, traps_for
 from hpc_kit.check.text_edits import Edit
 
 _REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
@@ -47,7 +49,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
     if place is None or _skips_finished_work(script):
         return
     steps = [*filter(_redirects_shell, script.batch_commands), *(launch.inner_command for launch in script.training)]
-    if script.options.get("open-mode", "truncate").startswith("t") and not _keeps_output(script, steps):
+    if script.options.get("open-mode", "truncate")[:1].lower() == "t" and not _keeps_output(script, steps):
         what = "the log is overwritten when the job starts again"
         last, mode = max((each.line for each in script.directives.lines), default=1), script.directive("open-mode")
         edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if mode is None else ()
@@ -362,16 +364,19 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     With --no-requeue, `scontrol requeue` fails ("Requested operation is presently disabled"). A `scontrol requeue` or
     `sbatch "$0"` at the end of the script, without a condition, starts the job again also when its work is done, until
     you cancel it (a warning). A chain that submits its next job before the training, without --dependency, runs all its
-    jobs side by side (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning).
+    jobs side by side (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning). A next job
+    with `afterok:$SLURM_JOB_ID` never starts if the time limit ends this one with a status other than 0, as the `exit
+    1` of a trap or the 124 of `timeout`.
 
     Fix: requeue in the trap of the signal, or only while work remains: `[ -f done ] || scontrol requeue
-    "$SLURM_JOB_ID"`.
+    "$SLURM_JOB_ID"`. Write `--dependency=afterany:$SLURM_JOB_ID` for the next job of a chain.
     Documented: sbatch(1), --no-requeue; scontrol(1), requeue.
     """
     forbidden = script.directive("no-requeue")
     allowed = script.directive("requeue")
     training = script.training
     yield from _endless_traps(script)
+    yield from _unmet_chain(script)
     for step in script.batch_commands:
         requeue = _requeues_in(step)
         again = step.name == "sbatch" and any(_is_this_script(script, text) for text in step.texts[1:])
@@ -401,6 +406,71 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
                 what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
+
+
+_AFTER_THIS_JOB = re.compile(r"\bafterok:[\"']?\$\{?SLURM_JOB_?ID\b")
+
+
+def _unmet_chain(script: BatchScript) -> Iterator[Problem]:
+    """Find a next job that starts after a success only, of a job that its time limit ends with a failure."""
+    for use in script.pipelines if "afterok" in script.code and script.training else ():
+        for command in use.pipeline.commands:
+            is_before = program_of(command) == "sbatch" and command.line < script.training[-1].line
+            if not is_before or not any(_is_successor(script, word.unquoted) for word in command.words[1:]):
+                continue
+            end = _failing_end(script) or _ended_by_timeout(script)
+            if end is not None and _AFTER_THIS_JOB.search(script.resolve(" ".join(word.raw for word in command.words))):
+                what = f"{end[1]}: the next job waits for a success of this one, and never starts"
+                remedy = "write --dependency=afterany:..., or end this job with exit 0"
+                place = Origin(command.line, command.column if isinstance(command, SimpleCommand) else 1)
+                yield Problem(place, what, remedy, (end[0],))
+
+
+def _is_successor(script: BatchScript, text: str) -> bool:
+    """Tell whether a word of sbatch names this script, perhaps with the folder in which it is."""
+    exists, name = script.site.exists, PurePath(text).name
+    if _is_this_script(script, text):
+        return True
+    return (exists is None or not exists(text)) and _is_this_script(script, name)
+
+
+def _failing_end(script: BatchScript) -> tuple[int, str] | None:
+    """Return the line and the status with which the trap of --signal ends the script, and leaves the next job alone."""
+    signal = read_signal(script)
+    for trap in traps_for(script, signal.number) if signal is not None and signal.batch_shell else ():
+        handler = script.functions.get(trap.trap_code.split()[0]) if trap.trap_code.strip() else None
+        plain = [step.syntax for step in handler or () if not step.is_conditional]
+        commands = plain if handler is not None else _plain_commands(trap.trap_code)
+        ends = [each for each in commands if program_of(each) == "exit" and len(each.words) > 1]
+        code = " ".join([trap.trap_code, *(step.written for step in handler or ())])
+        if (
+            ends
+            and re.fullmatch(r"0*[1-9]\d*", ends[0].words[1].raw)
+            and not re.search(r"scancel|sbatch|scontrol", code)
+        ):
+            line = ends[0].line if handler is not None else trap.line
+            return line, f"the trap of --signal ends the job with {ends[0].words[1].raw}"
+    return None
+
+
+def _ended_by_timeout(script: BatchScript) -> tuple[int, str] | None:
+    """Return the line of a `timeout` before the training whose 124 is the status of the job."""
+    flow = trace_exit_status(script)
+    if flow is None or flow.background or flow.piped_at or flow.shielded_at or re.search(r"\b124\b", script.code):
+        return None
+    given = duration_of_timeout(flow.launch)
+    last = flow.followers[-1] if flow.followers else None
+    passes = last is None or (last.name == "exit" and last.texts[1:2] != ["0"] and not last.is_conditional)
+    if given is None or "--preserve-status" in flow.launch.command.written or not (passes or flow.errexit):
+        return None
+    return flow.launch.line, "timeout returns 124 when the time is up"
+
+
+def _plain_commands(code: str) -> list[SimpleCommand]:
+    """Return the commands of some code that run in any case."""
+    chains = [statement.chain for statement in parse(code).block]
+    commands = [chain.pipelines[0].commands[0] for chain in chains if len(chain.pipelines) == 1]
+    return [each for each in commands if isinstance(each, SimpleCommand)]
 
 
 def _endless_traps(script: BatchScript) -> Iterator[Problem]:

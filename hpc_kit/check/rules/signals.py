@@ -311,7 +311,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
     """
     limit, training = max(script.time_limit or 0, 0), script.training
     for launch in script.launch_lines:
-        given = _duration_of_timeout(launch)
+        given = duration_of_timeout(launch)
         match = _DURATION_OF_TIMEOUT.fullmatch(given.text) if given is not None else None
         if given is not None and match is None and given.is_known and re.match(r"\d", given.text):
             what = f"timeout refuses {given.text}, and starts nothing: it takes one number with one unit"
@@ -340,7 +340,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
 _DURATION_OF_TIMEOUT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
 
 
-def _duration_of_timeout(launch: LaunchLine) -> ExpandedText | None:
+def duration_of_timeout(launch: LaunchLine) -> ExpandedText | None:
     """Return the duration of the `timeout` of a launch line, the word in front of its program."""
     pairs = ((stage, following) for stage, following in pairwise(launch.stages) if stage.name == "timeout")
     return next((stage.words[-1 - len(following.words)] for stage, following in pairs), None)
