@@ -192,15 +192,21 @@ class TracedCommand:
         given = (as_assignment(word, declared=True) for word in declared)
         return [*self.syntax.assignments, *filter(None, given)]
 
+    @cached_property
+    def _trap(self) -> list[str]:
+        """The code and the signals of a `trap`, also of `trap -- CODE SIGNAL`; empty for any other command."""
+        texts = self.texts[1:] if self.name == "trap" else []
+        return texts[1:] if texts[:1] == ["--"] else texts
+
     @property
     def trap_code(self) -> str:
         """The code of a `trap`; empty for any other command."""
-        return self.texts[1] if self.name == "trap" and len(self.words) > 2 else ""
+        return self._trap[0] if len(self._trap) > 1 else ""
 
     @property
     def trap_signals(self) -> set[str]:
         """The signals of a `trap`, without SIG."""
-        return {text.upper().removeprefix("SIG") for text in self.texts[2:]} if self.name == "trap" else set()
+        return {text.upper().removeprefix("SIG") for text in self._trap[1:]}
 
     @property
     def in_background(self) -> bool:

@@ -206,7 +206,8 @@ def _is_on_the_way(step: TracedCommand, last: LaunchLine, *, loop: CompoundComma
     # The shell waits for a subshell in the foreground, too.
     kinds = {"", "function", "group", "subshell"}
     inside = all(place.kind in kinds or id(place.compound) in around for place in places)
-    return inside and all(place.chain_index == 0 for place in places)
+    # A function that nothing calls may be for another script, which starts it in the background.
+    return inside and _is_called(step) and all(place.chain_index == 0 for place in places)
 
 
 @rule("KIT422", "warning")
@@ -767,6 +768,8 @@ _REPORTS = frozenset({
     "", ":", "[", "date", "echo", "exit", "export", "local", "log", "logger", "printf", "return", "set", "sleep",
     "test", "trap", "true", "wait",
 })  # fmt: skip
+_BESIDE = frozenset({"conda", "date", "hostname", "mkdir", "ml", "module", "nvidia-smi"})
+"""Programs that are no part of the work."""
 _REPLACES = re.compile(
     r"(?i)\b(replace|instead|from (now|here) on|no longer|take[s]? over|supersede|override|overwrite)"
 )
@@ -776,12 +779,15 @@ def _lost_commands(script: BatchScript, first: TracedCommand, second: TracedComm
     """Return the commands of a trap that neither the second one nor the script between both runs."""
     between = [each for each in script.commands_after(first) if script.is_before(each, second) and _is_called(each)]
     # The trap of a signal may be for one part of the work, which has ended.
-    if name != "EXIT" and any(each.name == "wait" or script.launch_at(each) in script.training for each in between):
+    if name != "EXIT" and any(script.launch_at(each) is not None and each.name not in _BESIDE for each in between):
         return []
     if _REPLACES.search(script.comment_at(second.line)):
         return []
     kept = [*_handler(script, second.trap_code), *(each.syntax for each in between)]
     lost = (each for each in _handler(script, first.trap_code) if program_of(each) not in _REPORTS)
+    # What has another name by now needs no clean-up any more.
+    moved = {word.raw for each in between if each.name == "mv" for word in each.syntax.words[1:]}
+    lost = (each for each in lost if moved.isdisjoint(word.raw for word in each.words))
     return [program_of(each) or each.words[0].raw for each in lost if not any(_covers(other, each) for other in kept)]
 
 

@@ -207,6 +207,7 @@ _ALWAYS_SET = re.compile(
     r"\$\{?(SLURM_(?!ARRAY|RESTART|HET|TMPDIR|EXPORT)\w+|HOME|USER|HOSTNAME|PWD|BASH_\w+|#|@|\*|[0-9?])"
 )
 """Values that a test may know to be right: those of Slurm, and arguments."""
+_FILE_OF_ARGUMENT = re.compile(r"-[defrsx]\s+\"?\$\{?\d")
 
 
 def _false_at_end_of_function(script: BatchScript) -> Iterator[Problem]:
@@ -291,7 +292,7 @@ def _ends_script(call: BlockPosition, compound: CompoundCommand | None) -> bool:
 
 def _is_known(script: BatchScript, test: _Test) -> bool:
     """Tell whether a test may be true each time: of a value that the script or Slurm sets, or of a folder it makes."""
-    if _ALWAYS_SET.search(test.text):
+    if _ALWAYS_SET.search(_FILE_OF_ARGUMENT.sub("", test.text)):
         return True
     made = {word.unquoted for step in script.commands if step.name in {"mkdir", "touch"} for word in step.syntax.words}
     if any(word.unquoted in made for word in test.operands):

@@ -250,7 +250,7 @@ def _only_commands(value: Word) -> list[Part]:
     return [part for part in value.parts if part.kind == "command"] if value.elements is None else []
 
 
-_PLACED = frozenset({"exclude", "nodefile", "nodelist", "ntasks-per-node", "relative"})
+_PLACED = frozenset({"exclude", "nodefile", "nodelist", "relative"})
 _HOSTNAME = re.compile(r"(/\S*/)?hostname( -\S+)*")
 
 
@@ -269,6 +269,8 @@ def _prints_every_host(script: BatchScript, part: Part) -> bool:
     stages = parse_launch(tuple(text for word in step.words for text in expand_word(word, ShellVariables({}))))
     srun, program = stages[0], stages[-1]
     if len(stages) != 2 or srun.may_hide_options or srun.error or not _PLACED.isdisjoint(srun.options):
+        return False
+    if "ntasks-per-node" in srun.options and not script.size.has_several_nodes:
         return False
     if any((srun.options[name].number or 1) < 2 for name in ("nodes", "ntasks") if name in srun.options):
         return False

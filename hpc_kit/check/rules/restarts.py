@@ -428,8 +428,10 @@ def _unmet_chain(script: BatchScript) -> Iterator[Problem]:
 
 def _is_successor(script: BatchScript, text: str) -> bool:
     """Tell whether a word of sbatch names this script, perhaps with the folder in which it is."""
-    exists, name = script.site.exists, PurePath(text).name
-    if _is_this_script(script, text):
+    exists, text = script.site.exists, script.resolve(text)
+    name = PurePath(text).name
+    # `sbatch "$(readlink -f "$0")"`
+    if _is_this_script(script, text) or re.search(r"\$\{?(0|BASH_SOURCE)\b", text):
         return True
     return (exists is None or not exists(text)) and _is_this_script(script, name)
 
@@ -443,13 +445,11 @@ def _failing_end(script: BatchScript) -> tuple[int, str] | None:
         commands = plain if handler is not None else _plain_commands(trap.trap_code)
         ends = [each for each in commands if program_of(each) == "exit" and len(each.words) > 1]
         code = " ".join([trap.trap_code, *(step.written for step in handler or ())])
-        if (
-            ends
-            and re.fullmatch(r"0*[1-9]\d*", ends[0].words[1].raw)
-            and not re.search(r"scancel|sbatch|scontrol", code)
-        ):
+        status = script.resolve(ends[0].words[1].unquoted) if ends else ""
+        fails = re.fullmatch(r"0*[1-9]\d*|\$\(\(\s*128\s*\+.*\)\)", status)
+        if fails and not re.search(r"scancel|sbatch|scontrol", code):
             line = ends[0].line if handler is not None else trap.line
-            return line, f"the trap of --signal ends the job with {ends[0].words[1].raw}"
+            return line, f"the trap of --signal ends the job with {status}"
     return None
 
 
