@@ -53,7 +53,7 @@ TOGETHER := --numprocesses=4 --maxschedchunk=8
 
 # Without compiled files, each of the hundreds of processes compiles all that it imports.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
-test: dev ## the fast tests (about 6 minutes on 2 cores; no root, no network); see test-slow and test-slurm
+test: dev ## the fast tests (about 5 minutes on 2 cores; no root, no network); see test-slow and test-slurm
 	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster $(TOGETHER) $(ARGS)
 
 coverage: export COVERED = $(CURDIR)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -144,13 +145,14 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield from reference_pages.documents()
 
 
-def main() -> None:
-    """Write all of them, naming those that changed."""
+def main(*, write: bool) -> None:
+    """Name the files that are out of date, and write them."""
     for path, text in documents():
         if not path.is_file() or path.read_text() != text:
-            path.write_text(text)
-            print(f"written {path.relative_to(ROOT)}")
+            if write:
+                path.write_text(text)
+            print(f"{'written' if write else 'out of date:'} {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    main()
+    main(write=sys.argv[1:] != ["--check"])

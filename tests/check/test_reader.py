@@ -437,6 +437,7 @@ def test_the_sizes_of_a_step_are_counted(line: str, expected: tuple[int | None, 
     assert (geometry.nodes, geometry.ntasks, geometry.tasks_per_node) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untraced")
 def test_reading_time_is_linear_in_the_lines() -> None:
     few, many = (HEAD + 'x=$(show "a $(b)") && srun bash -c \'ls "$x"\' || true\n' * lines for lines in (100, 400))

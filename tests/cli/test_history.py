@@ -63,6 +63,7 @@ def stop(project: Path, job: str) -> None:
     subprocess.run([scancel, "--signal=USR1", "--batch", job], check=True)
 
 
+@pytest.mark.slow
 def test_the_attempts_of_a_job_are_one_history(kit: Kit, project: Path) -> None:
     assert kit("submit", "count", "--no-wait", "--set", "env.STEPS=60").returncode == 0
     stop(project, "1")

@@ -250,6 +250,7 @@ def test_the_document_contains_the_last_lines_of_a_huge_log_and_a_mark(
     assert (told["lines"], told["left_out"]) == (["step 097", "step 098", "step 099"], 97 * 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [["--rank", "2"], ["--all"]])
 def test_printing_a_log_needs_little_memory(call: Call, failed: Run, which: list[str]) -> None:
     size = 100 << 20

@@ -45,6 +45,7 @@ def test_the_record_of_a_run_chooses_the_cluster(kit: Kit, project: Path) -> Non
     assert json.loads(kit("cancel", "1", "--json").stdout) == [{"job_id": "1", "name": "b", "was": "PENDING"}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clusters")
 def test_an_id_of_two_clusters_is_that_of_the_default_cluster(kit: Kit) -> None:
     assert [submit(kit, "lab", "a"), submit(kit, "local", "b")] == ["1", "1"]

@@ -34,6 +34,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         own.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("program", "package", "ranks", "lost"),

@@ -31,6 +31,7 @@ def test_submitits_own_executor_gets_a_result_of_each_task(slurm: Path) -> None:
     assert job.results() == [(5, str(rank)) for rank in range(4)]
 
 
+@pytest.mark.slow
 def test_submitits_own_array(slurm: Path) -> None:
     executor = SlurmExecutor(folder=slurm / "logs")
     executor.update_parameters(time=5, array_parallelism=2)
@@ -38,6 +39,7 @@ def test_submitits_own_array(slurm: Path) -> None:
     assert [job.result()[0] for job in jobs] == [11, 22, 33]
 
 
+@pytest.mark.slow
 def test_submitits_folder_may_be_named_after_the_job(slurm: Path) -> None:
     executor = SlurmExecutor(folder=slurm / "logs" / "%j")
     executor.update_parameters(time=5)

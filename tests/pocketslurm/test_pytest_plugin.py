@@ -92,6 +92,7 @@ def test_a_job_that_does_not_end_fails_the_test(pocketslurm: PocketSlurm, tmp_pa
         job.wait(timeout=0.2)
 
 
+@pytest.mark.slow
 def test_everything_ends_after_a_test_that_failed(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "def test_it(pocketslurm):\n"

@@ -211,6 +211,7 @@ def test_curves_are_read_from_logs_of_other_programs(line: str, values: dict[str
     assert row.values == pytest.approx(values)
 
 
+@pytest.mark.slow
 def test_reading_a_large_log_needs_little_memory(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     with log.open("wb") as file:

@@ -464,6 +464,7 @@ def queue_rows(number: int, **fields: str) -> str:
     return "".join(queue_row(str(1000 + i), "PENDING", "Priority", everybody=True, **fields) for i in range(number))
 
 
+@pytest.mark.slow
 def test_ten_thousand_queued_jobs_are_one_squeue_and_one_sacct_in_under_two_seconds(
     slurm: FakeSlurm, project: Path
 ) -> None:

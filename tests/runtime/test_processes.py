@@ -483,7 +483,7 @@ def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(
     assert log.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
 
 
-@pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
+@pytest.mark.parametrize("start", ["a Slurm step", pytest.param("plain variables", marks=pytest.mark.slow)])
 def test_a_master_address_that_does_not_resolve_is_reported_in_time(launch: Launch, start: str) -> None:
     host = "no-such-host.invalid"
     step = Step.of(1, 1, hosts=(host, "127.0.0.2"), job=str(next(NUMBERS)))
@@ -562,6 +562,7 @@ os.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_the_program_forks_is_no_rank(launch: Launch) -> None:
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(FORKED))
     assert launch.wait() == [0, 0]
@@ -630,6 +631,7 @@ def test_a_program_without_a_process_group_ends_with_a_note(launch: Launch, fall
     assert [task.err for task in launch.tasks] == [note, ""]
 
 
+@pytest.mark.slow
 def test_a_program_that_falls_back_to_gloo_or_runs_alone_gets_no_note(launch: Launch) -> None:
     program = launch.program(CAUGHT)
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program, "gloo")
@@ -677,6 +679,7 @@ def test_workers_of_separate_torchruns_in_one_step_are_refused(launch: Launch) -
         assert "two launchers claim this process" in task.err
 
 
+@pytest.mark.slow
 def test_torchrun_reports_a_failure_in_one_line_and_exits_with_its_code(launch: Launch) -> None:
     program = launch.program(DISTRIBUTED, "if world.rank == 1: sys.exit(3)")
     launch.start(step_of(1).environs(), "-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", program)

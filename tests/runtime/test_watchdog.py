@@ -180,7 +180,7 @@ def test_ranks_may_wait_for_a_rank_at_long_work(start: Start, run_folder: Path, 
     "act",
     [
         "if step == 6:\n    SlowFile.write = lambda *_: time.sleep(500)\n    torch.save(model, SlowFile())",
-        "while step == 6: model(torch.ones(2))",
+        pytest.param("while step == 6: model(torch.ones(2))", marks=pytest.mark.slow),
     ],
     ids=["a blocked save", "an evaluation without an end"],
 )

@@ -143,6 +143,7 @@ def test_a_job_of_torchrun_is_requeued(tmp_path: Path, command: str, reason: str
         own.clear()
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:
     fast = Slurm(tmp_path / "fast", gpus=0, minute=1.0)
     (fast.folder / "runs" / "job").mkdir(parents=True)
@@ -204,6 +205,7 @@ def test_a_failure_is_not_tried_again(slurm: Slurm) -> None:
     assert events(run, "decision") == [("start", 1, None), ("end", 1, "failed")]
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_rank_that_the_other_ranks_recorded_is_tried_again(slurm: Slurm) -> None:
     record = 'echo "1 n1 1 1700000000 rank 0 waited for it in vain" >"$HPC_KIT_RUN/first-failure"'
     run = submit(slurm, command=["bash", "-c", f'[ "$HPC_KIT_ATTEMPT" = 2 ] || {{ {record}; exit 1; }}'])
@@ -211,6 +213,7 @@ def test_the_loss_of_a_rank_that_the_other_ranks_recorded_is_tried_again(slurm: 
     assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == ["the loss of rank 1"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_the_stop_signal_ended_is_no_failure(slurm: Slurm) -> None:
     # The signal went to the steps, and not to the batch script. task.sh ends with 0.
     stop = lose_rank(138, "0", "")
@@ -229,6 +232,7 @@ def test_listed_exit_codes_are_tried_again_until_the_attempts_are_used_up(slurm:
     assert "max_attempts = 3" in log(run)
 
 
+@pytest.mark.slow
 def test_two_attempts_without_progress_end_the_job(slurm: Slurm) -> None:
     run = submit(slurm, command=["bash", "-c", "sleep 1; exit 75"], restart={"exit_codes": [75], "progress": "saved"})
     assert await_end(run) == 75
@@ -363,6 +367,7 @@ def test_a_requeue_by_an_administrator_is_an_attempt(slurm: Slurm) -> None:
     assert len(starts(run)) == 2
 
 
+@pytest.mark.slow
 def test_elements_of_an_array_are_requeued_alone(slurm: Slurm) -> None:
     stop = '[ "$SLURM_ARRAY_TASK_ID" = 1 ] && scancel --signal=USR1 --batch ${SLURM_ARRAY_JOB_ID}_1'
     run = submit(slurm, env={"RUN": stop}, changes={"resources.array": "0-1", "resources.ntasks_per_node": 1})

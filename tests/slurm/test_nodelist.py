@@ -161,6 +161,7 @@ def test_scontrol_folds_and_expands_equally(hosts: list[str]) -> None:
     assert scontrol("show", "hostnames", folded).split() == hosts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untraced")
 def test_the_time_is_linear_in_the_hosts() -> None:
     hosts = [f"node{index}" for index in range(1, 50_001)]

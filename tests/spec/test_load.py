@@ -536,6 +536,7 @@ def test_logins_are_masked(words: list[str], masked: list[str]) -> None:
     assert mask_arguments(words) == masked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["eyJ-", "eyJa.", "sk-", "SG.", "--a", "a:", "a://", "key='", "api-key ", "a1/", "KEY1_"]
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import jsonschema
 import pytest
 
 from hpc_kit.spec.schema import schema_text
-from tests import golden
 from tests.conftest import ROOT
 
 FILES = [(path, "job") for path in sorted((ROOT / "jobs").glob("*.toml"))] + [
@@ -37,4 +38,8 @@ def test_the_schema_refuses_the_same_files_as_the_loader(wrong: dict[str, object
 
 
 def test_generated_files_are_current() -> None:
-    assert [path for path, text in golden.documents() if path.read_text() != text] == [], "make golden"
+    """A new interpreter makes them: click keeps the help of a command as a test called it first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.golden", "--check"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "", "make golden"

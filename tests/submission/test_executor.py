@@ -445,6 +445,7 @@ def test_a_program_is_a_submitit_job(embedded: SlurmClient, project: Path) -> No
     assert os.environ["PATH"].encode() not in secret
 
 
+@pytest.mark.slow
 def test_a_failed_program_is_reported_with_rank_host_and_its_output(embedded: SlurmClient, project: Path) -> None:
     (project / "train.py").write_text(
         "import os, time\nif os.environ['SLURM_PROCID'] == '1':\n    raise ValueError('bad sample')\ntime.sleep(60)\n"
@@ -485,6 +486,7 @@ def test_the_result_of_a_cancelled_job_does_not_wait_for_processes_that_ignore_t
             job.result()
 
 
+@pytest.mark.slow
 def test_a_cancelled_program_is_reported_as_cancelled(embedded: SlurmClient, project: Path) -> None:
     job = hpc_kit.submit("job", "here", set={"command": ["sleep", "60"]})
     assert job.state in {"PENDING", "RUNNING"}

@@ -183,6 +183,7 @@ def test_a_batch_that_does_not_divide_stops_every_rank(trained: Trained) -> None
     assert first.startswith("the global batch does not divide over the ranks\n")
 
 
+@pytest.mark.slow
 def test_ranks_with_different_arguments_stop_every_rank(trained: Trained) -> None:
     first, second = trained.errors_of("unlike")
     assert first == second

@@ -2796,3 +2796,11 @@ def test_conda_itself_may_have_come_with_a_module(tmp_path: Path, line: str, cla
     log = "slurm_script: line 8: module: command not found\n" + line + "\n"
     verdict = why(tmp_path, slurm__7_log=log + TRACEBACK.format(error="ModuleNotFoundError: No module named 'torch'"))
     assert verdict.class_ == class_
+
+
+@pytest.mark.parametrize(("tasks", "class_"), [(4, "world-size"), (2, "no-failure")])
+def test_without_labels_the_script_tells_how_many_tasks_ran_alone(tmp_path: Path, tasks: int, class_: str) -> None:
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH --ntasks={tasks}\nsrun python train.py\n")
+    log = "".join(f"[14:02:11] world_size=1 rank=0 device=cuda:0 pid=4120{task}\n" for task in range(4)) + STEPS
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt="JobID|State|ExitCode\n7|COMPLETED|0:0\n")
+    assert verdict.class_ == class_

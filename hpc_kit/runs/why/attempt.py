@@ -25,6 +25,7 @@ from hpc_kit.runs.why.evidence import (
 from hpc_kit.runs.why.rules import DIRECT, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.partitions import parse_limit
+from hpc_kit.slurm.sizes import size_of_job
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -272,9 +273,14 @@ class Attempt:
         lone = self.named(LONE_TASKS)
         tasks = {event.groups["task"]: event for event in reversed(lone) if event.groups["task"]}
         is_step = len(tasks) > 1 and self.evidence.world <= 1 and len(tasks) * 2 > len(self.evidence.ranks)
-        kept = list(tasks.values())[-1:] if is_step else []
+        count, kept = len(tasks), list(tasks.values())[-1:] if is_step else []
+        if not tasks and lone and self.evidence.world <= 1:
+            # Without labels, the script tells how many tasks may have printed the line.
+            count = Counter(re.sub(r"\d+", "", event.line.body) for event in lone).most_common(1)[0][1]
+            sizes = [size_of_job(script_options(lines)).ntasks for lines in self.evidence.scripts.values()]
+            kept = lone[:1] if count > 1 and sizes == [count] else []
         for event in kept:
-            event.rank, event.groups["detail"] = None, f"{len(tasks)} tasks of a step"
+            event.rank, event.groups["detail"] = None, f"{count} tasks of a step"
         self.events = [event for event in self.events if event in kept or event.rule.name != LONE_TASKS]
 
     def _has_failed(self) -> bool:

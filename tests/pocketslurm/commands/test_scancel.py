@@ -40,6 +40,7 @@ def test_a_job_at_its_time_limit_is_ended(make_slurm: Callable[..., Slurm]) -> N
     assert "JobState=TIMEOUT Reason=TimeLimit" in slurm.check_output("scontrol", "show", "job", str(job_id))
 
 
+@pytest.mark.slow
 def test_a_script_that_ignores_sigterm_is_killed_after_kill_wait(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(minute=3.0, kill_wait=0.5)  # by then the shell listens, also on a busy machine
     job_id = slurm.submit("trap 'echo TERM' TERM; while true; do sleep 0.05; done", "--time=1")

@@ -400,6 +400,7 @@ def test_a_state_directory_that_cannot_be_created_is_reported(slurm: Slurm) -> N
     assert "set HPC_KIT_SLURM_STATE to a directory that only you may write" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_survives_damage_to_the_queue(slurm: Slurm) -> None:
     job = slurm.submit(f"{WAITS}; echo end")
     supervisor(slurm, job)

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.cases import Case, Truth, load
 from tests.pocketslurm.conftest import Slurm
 
@@ -104,6 +106,7 @@ def start_case(slurm: Slurm, case: Case, folders: dict[str, Path]) -> int:
 
 
 # One test, because the cases run together, and each process of a test ring would run all of them.
+@pytest.mark.slow
 def test_variables_equal_those_of_a_real_slurm(make_slurm: Callable[..., Slurm]) -> None:
     folders = run_cases(make_slurm(cpus=512))
     for case in CASES:

@@ -107,6 +107,7 @@ def test_the_end_of_a_broken_group_keeps_the_output(mpi: str, code: int, tmp_pat
     assert {"early-0", "late-0"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mpi", [pytest.param("Open MPI", marks=pytest.mark.slow), "MPICH"])
 def test_a_launch_ends_with_the_exit_code_of_the_rank_that_failed(mpi: str) -> None:
