@@ -2198,6 +2198,16 @@ BAD = [
     Bad("KIT421", HEAD + "while test 1 ; do nvidia-smi; sleep 5; done\npython t.py\n", 2, E, "the loop runs"),
     Bad("KIT421", HEAD + "while [ true ]; do nvidia-smi; sleep 5; done\npython t.py\n", 2, E, "the loop runs"),
     Bad("KIT406", HEAD + "set -e\nrun() {\n [[ -f $1 ]] && B=1\n}\nrun big\npython t.py\n", 4, W, "test is false"),
+    Bad(
+        "KIT427", HEAD + "trap 'rm x' EXIT\nf() { trap - EXIT; ls; }\ntrap f EXIT\npython t.py\n", 4, W, "this replaces"
+    ),
+    Bad(
+        "KIT427",
+        HEAD + "trap 'rm x' EXIT\n(trap - EXIT; ls)\ntrap 'kill $P' EXIT\npython t.py\n",
+        4,
+        W,
+        "this replaces",
+    ),
 ]
 
 _HOSTS = "scontrol show hostnames $SLURM_JOB_NODELIST"

@@ -713,7 +713,8 @@ def replaced_shell(script: BatchScript) -> Iterator[Problem]:
     set_by: dict[str, TracedCommand] = {}
     for step in script.batch_commands:
         # A subshell inherits no trap, and a function may never be called.
-        if step.name == "trap":
+        other_shell = step.around("subshell") or any(place.role == "code" for place in step.position.outward())
+        if step.name == "trap" and not other_shell and _is_called(step):
             yield from _replaced_traps(script, step, set_by)
         if step.around("subshell", "function"):
             continue
@@ -761,7 +762,6 @@ def _replaced_traps(script: BatchScript, step: TracedCommand, set_by: dict[str, 
         if first is not None and lost:
             what = f"this replaces the trap of line {first.line} for {name}: {lost[0]} never runs"
             yield Problem(step, what, "write one trap for all commands, such as a function", (first.line,))
-            return
 
 
 _REPORTS = frozenset({
@@ -777,7 +777,8 @@ _REPLACES = re.compile(
 
 def _lost_commands(script: BatchScript, first: TracedCommand, second: TracedCommand, name: str) -> list[str]:
     """Return the commands of a trap that neither the second one nor the script between both runs."""
-    between = [each for each in script.commands_after(first) if script.is_before(each, second) and _is_called(each)]
+    until_second = itertools.takewhile(lambda each: each is not second, script.commands_after(first))
+    between = [each for each in until_second if _is_called(each)]
     # The trap of a signal may be for one part of the work, which has ended.
     if name != "EXIT" and any(script.launch_at(each) is not None and each.name not in _BESIDE for each in between):
         return []
