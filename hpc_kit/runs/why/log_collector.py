@@ -357,17 +357,17 @@ class _FileCollector:
                 self.evidence.inputs.ended.pop(line.rank, None)
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
-        self._note_training_without_steps()
+        self._note_training_without_steps(end)
         # What a program writes from time to time shows no end.
         if last and shapes.count(_shape(last[-1][1])) == 1 and not self.reader.is_cut:
             line = parse_line(self.log, self.labels, *last[-1])
             if _RESULT.search(_LOGGER.sub("", line.body)):
                 self.evidence.results.append(line)
 
-    def _note_training_without_steps(self) -> None:
-        """Note that Lightning ended a training right after it had restored a checkpoint."""
+    def _note_training_without_steps(self, end: str) -> None:
+        """Note that Lightning ended a training right after it had restored a checkpoint. `end` is in lower case."""
         restored = 0
-        for number, text in self.reader.last:
+        for number, text in self.reader.last if "restored all states" in end else ():
             if _RESTORED.search(text):
                 restored = number
             elif restored and number - restored <= LINES_OF_RESTORE and _REACHED.search(text):
