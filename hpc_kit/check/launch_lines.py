@@ -505,10 +505,8 @@ class LaunchLine:
         """
         if self._places_of_arguments.keys().isdisjoint(names):
             return None
-        words, index = (
-            self.program.words,
-            min(self._places_of_arguments[name] for name in names if name in self._places_of_arguments),
-        )
+        words = self.program.words
+        index = min(place for name in names if (place := self._places_of_arguments.get(name)) is not None)
         word, following = words[index], words[index + 1] if index + 1 < len(words) else None
         _, equals, value = word.text.partition("=")
         if equals:

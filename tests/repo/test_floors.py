@@ -64,7 +64,7 @@ def read(path: Path) -> Statements:
             found.type_imports.update(inner)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            if name in LAST_WORDS and (text := ast.unparse(node.func)) in LOUD:
+            if name in LOUD_NAMES and (text := ast.unparse(node.func)) in LOUD:
                 found.calls[node.lineno] = text
     return found
 
@@ -167,7 +167,7 @@ def test_every_public_name_exists() -> None:
 
 
 LOUD = {"print", "exit", "sys.exit", "sys.stdout.write", "os._exit"}
-LAST_WORDS = {call.rpartition(".")[2] for call in LOUD}
+LOUD_NAMES = {call.rpartition(".")[2] for call in LOUD}
 
 ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks", "hpc_kit.bench.preflight")
 """They speak in a job's log, and end a rank that cannot end by itself."""

@@ -2804,3 +2804,13 @@ def test_without_labels_the_script_tells_how_many_tasks_ran_alone(tmp_path: Path
     log = "".join(f"[14:02:11] world_size=1 rank=0 device=cuda:0 pid=4120{task}\n" for task in range(4)) + STEPS
     verdict = why(tmp_path, slurm__7_log=log, sacct_txt="JobID|State|ExitCode\n7|COMPLETED|0:0\n")
     assert verdict.class_ == class_
+
+
+def test_the_own_log_of_a_rank_shows_no_output_of_the_late_one(tmp_path: Path) -> None:
+    wait = (
+        "[E802 02:06:43.4 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600007 milliseconds\n"
+    )
+    for rank in (1, 2, 3):
+        (tmp_path / f"rank-{rank}.log").write_text(STEPS + wait.format(rank))
+    assert "the last output before" not in explain([tmp_path]).cause

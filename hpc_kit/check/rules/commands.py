@@ -786,7 +786,7 @@ def _lost_commands(script: BatchScript, first: TracedCommand, second: TracedComm
         return []
     kept = [*_handler(script, second.trap_code), *(each.syntax for each in between)]
     lost = (each for each in _handler(script, first.trap_code) if program_of(each) not in _REPORTS)
-    # What has another name by now needs no clean-up any more.
+    # A file that was renamed needs no clean-up.
     moved = {word.raw for each in between if each.name == "mv" for word in each.syntax.words[1:]}
     lost = (each for each in lost if moved.isdisjoint(word.raw for word in each.words))
     return [program_of(each) or each.words[0].raw for each in lost if not any(_covers(other, each) for other in kept)]

@@ -206,7 +206,7 @@ _QUESTIONS = re.compile(
 _ALWAYS_SET = re.compile(
     r"\$\{?(SLURM_(?!ARRAY|RESTART|HET|TMPDIR|EXPORT)\w+|HOME|USER|HOSTNAME|PWD|BASH_\w+|#|@|\*|[0-9?])"
 )
-"""Values that a test may know to be right: those of Slurm, and arguments."""
+"""Variables of Slurm and arguments: a test of one may always be true."""
 _FILE_OF_ARGUMENT = re.compile(r"-[defrsx]\s+\"?\$\{?\d")
 
 

@@ -82,7 +82,7 @@ _MESSAGE_LINES = 3
 """Lines that still belong to the message of an exception."""
 
 SHORT_JOB = 600.0
-"""Seconds."""
+"""Seconds of a job that may have done no more than load its checkpoint."""
 
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""

@@ -43,7 +43,7 @@ BUFFER_BYTES = 1 << 13
 """Bytes of output that Python keeps before it writes them to a file."""
 
 SAME_MOMENT = 300.0
-"""Seconds between the last lines of ranks that came to them together."""
+"""Most seconds between the last lines of ranks that stopped together."""
 
 MAX_SHOWN = 80
 """Characters of a line in a sentence."""
@@ -212,7 +212,7 @@ def find_standstill(attempt: Attempt, end: Event) -> Event | None:
 
 
 def _odd_last_line(attempt: Attempt) -> tuple[int, LastLine, str] | None:
-    """Return the only rank whose last line is another one than that of all remaining ranks, and a comparison of both.
+    """Return the only rank whose last line differs from that of all remaining ranks, its line, and a comparison.
 
     It may wait elsewhere than they do. Where only some ranks print their progress, the last lines show nothing.
     """

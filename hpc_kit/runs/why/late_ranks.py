@@ -28,6 +28,7 @@ from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.attempt import Attempt
+    from hpc_kit.runs.why.evidence import Evidence
     from hpc_kit.runs.why.log_reader import Line
 
 MAX_RANKS = 4096
@@ -129,16 +130,18 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
         line = at_last_line(line, last, rank)
     if found := _ended_itself(attempt, rank, line, reporting, is_awaited=bool(timed_out)):
         return found
-    rule, detail = ("late-rank", "" if last else _output_before(waits)) if timed_out else ("rank-vanished", "")
+    rule, detail = (
+        ("late-rank", "" if last else _output_before(evidence, waits[0])) if timed_out else ("rank-vanished", "")
+    )
     found = comparison_event(attempt, rule, line, rank, detail=detail)
     found.is_hint = last is None or len(silent) > 1  # its log may not be among the files, and another may be late
     return found
 
 
-def _output_before(waits: list[Event]) -> str:
-    """Return what a file without labels contains before the first message of a rank that waited in vain."""
-    before = (event.groups.get("before", "").strip() for event in waits)
-    return next((f"the last output before: {text[:MAX_SHOWN]}" for text in before if text), "")
+def _output_before(evidence: Evidence, wait: Event) -> str:
+    """Return the line before the first message of a rank that waited in vain, if all ranks write to that file."""
+    text = wait.groups.get("before", "").strip()
+    return f"the last output before: {text[:MAX_SHOWN]}" if text and wait.rank not in evidence.own_logs else ""
 
 
 def _ended_itself(attempt: Attempt, rank: int, line: Line, reporting: set[int], *, is_awaited: bool) -> Event | None:

@@ -666,10 +666,7 @@ class _FileCollector:
             # Each task calls itself rank 0: the launcher's label, or the name of the file, tells them apart.
             label = self._label(line)
             groups["task"] = label["rank"] if label else "" if self.log.rank is None else str(self.log.rank)
-        is_first_wait = match.rule.class_ == "collective-timeout" and not any(
-            event.rule.class_ == "collective-timeout" for event in self.own
-        )
-        if match.rule.kind == "end" or match.rule.name == "exit-code" or is_first_wait:
+        if match.rule.kind == "end" or match.rule.name == "exit-code" or match.rule.class_ == "collective-timeout":
             groups["before"] = self.reader.line_before()
         # A line of one process may be about another one, such as a message of srun.
         about = tuple(map(int, re.findall(r"\d+", groups.get("ranks", ""))))
