@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.spec.launcher_command import AGENT_MODULES, MPIRUN
 
 MULTIPLIERS = ("srun", "mpirun")
@@ -72,7 +73,7 @@ REMOTE = {
 }
 """Programs that start a command on other hosts."""
 
-PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
+PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*\Z")
 
 SHELL_BUILTINS = frozenset({
     ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
@@ -101,7 +102,7 @@ HELPER_PROGRAMS = frozenset({
 COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
 """Programs that copy or pack files."""
 
-AUXILIARY_NAME = re.compile(
+AUXILIARY_NAME = lazy_pattern(
     r"(?i)(?:(?!train|tun(?:e|ing)).)*?(?<![a-z])(analy|clean|collect|convert|eval|export|extract|generat|infer|merge|plot"
     r"|post(?![-_]?train)|predict|preproc|report|score|serve|test|valid)"
 )
@@ -110,7 +111,7 @@ AUXILIARY_NAME = re.compile(
 SERVERS = frozenset({
     "code", "code-server", "jupyter", "jupyter-lab", "jupyter-notebook", "mlflow", "ollama", "tensorboard", "vllm",
 })  # fmt: skip
-SERVER_MODULES = re.compile(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
+SERVER_MODULES = lazy_pattern(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
 """Programs and modules that serve until something ends them."""
 
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from hpc_kit.lazy_pattern import lazy_pattern
+
 MASK = "***"
 
 _NAMES = (
@@ -67,7 +69,7 @@ _METHODS = (
 _LONG = 32
 """Characters of a random value that is a secret also behind an unsure name such as `key`."""
 
-SHAPES = re.compile(
+SHAPES = lazy_pattern(
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-(?=[\w-]{0,60}[A-Za-z0-9]{16})[\w-]{30,}"
     r"|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{35}|xox[abeprs]-[\w-]{20,}|npm_[A-Za-z0-9]{36}|pypi-AgE[\w-]{50,}|dckr_pat_[\w-]{20,}"
     r"|nvapi-[\w-]{40,}|gsk_[A-Za-z0-9]{40,}|[rs]k_live_[A-Za-z0-9]{20,}|hvs\.[\w-]{24,}|SG\.[\w-]{16,}\.[\w-]{16,}"

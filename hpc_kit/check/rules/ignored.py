@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.finding import Finding, SourceLine
+from hpc_kit.lazy_pattern import lazy_pattern
 
 CODE = "KIT100"
 
-_COMMENT = re.compile(r"#\s*kit:\s*ignore\[\s*([A-Z]{2,3}\d+(?:\s*,\s*[A-Z]{2,3}\d+)*)\s*\]\s*(.*)")
-_MALFORMED = re.compile(r"#\s*kit:\s*(ignore|noqa|disable)\b(?!\[\s*[A-Z]{2,3}\d)")
+_COMMENT = lazy_pattern(r"#\s*kit:\s*ignore\[\s*([A-Z]{2,3}\d+(?:\s*,\s*[A-Z]{2,3}\d+)*)\s*\]\s*(.*)")
+_MALFORMED = lazy_pattern(r"#\s*kit:\s*(ignore|noqa|disable)\b(?!\[\s*[A-Z]{2,3}\d)")
 
 
 class _Ignore(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _TRANSPORTS = {
     "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
@@ -48,7 +49,7 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
         yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
 
 
-_OF_ONE_HOST = re.compile(r"lo|(docker|virbr|podman|cni|veth|br-)\w*")
+_OF_ONE_HOST = lazy_pattern(r"lo|(docker|virbr|podman|cni|veth|br-)\w*")
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 

@@ -11,6 +11,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _DEGREES = {
     "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree", "tp", "tp-size"),
@@ -113,7 +114,7 @@ _SHARED = (
     ("num-experts", "expert-model-parallel-size", "expert parallel ranks cannot share {} experts evenly"),
 )
 """Megatron-LM's arguments of which one must be a multiple of the other."""
-_UNEVEN = re.compile(
+_UNEVEN = lazy_pattern(
     r"--(decoder-(first|last)-pipeline|account-for-|pipeline-model-parallel-layout|kv-channels|head-dim)"
 )
 """Options that split unevenly."""

@@ -14,6 +14,7 @@ from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
 
 
@@ -87,7 +88,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
 
 
-_HAS_DEFAULT = re.compile(r":?[-+?=]")
+_HAS_DEFAULT = lazy_pattern(r":?[-+?=]")
 
 
 def _unread_variables(script: BatchScript) -> list[str]:
@@ -97,7 +98,7 @@ def _unread_variables(script: BatchScript) -> list[str]:
     return [name for name in own if uses[name] == 1]
 
 
-_SET_OUTSIDE = re.compile(
+_SET_OUTSIDE = lazy_pattern(
     r"(CONDA|CUDA|HIP|HSA|MKL|MPI|NCCL|OMPI|PYTHON|ROCM|ROCR|SLURM|TORCH|UCX|WANDB)_"
     r"|\w+_(HOME|PREFIX|ROOT|(INC|INCLUDE|LIB|LIBRARY)(_?(DIR|PATH))?)\Z"
 )
@@ -135,7 +136,7 @@ def _resembling(name: str, known: set[str]) -> str | None:
     return None
 
 
-_WHOLE_LIST = re.compile(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
+_WHOLE_LIST = lazy_pattern(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
 
 
 @rule("KIT139", needs=("=(",))
@@ -307,20 +308,20 @@ def expanded_shards(script: BatchScript) -> Iterator[Problem]:
 
 
 _EXPANSION = r"\$(?:\w+|\{[^{}]*\}|\(+(?:[^{}()]|\{[^{}]*\}|\([^()]*\))*\)+)"
-_VARIABLE_RANGE = re.compile(
+_VARIABLE_RANGE = lazy_pattern(
     rf"[^\s\"'$`{{]*\{{(?:-?\w*\.\.{_EXPANSION}|{_EXPANSION}\.\.(?:-?\w+|{_EXPANSION}))(?:\.\.(?:\w+|{_EXPANSION}))?\}}"
 )
 """A range with a variable at one of its ends, outside of quotes and `$(...)`."""
-_QUOTED_RANGE = re.compile(r"([\"'])\{-?[\w$]+\.\.[\w$]+\}\1")
-_QUOTED_NUMBERS = re.compile(r"\"\$\(\s*(seq\s|eval echo \{)[^()]*\)\"\Z")
-_SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
+_QUOTED_RANGE = lazy_pattern(r"([\"'])\{-?[\w$]+\.\.[\w$]+\}\1")
+_QUOTED_NUMBERS = lazy_pattern(r"\"\$\(\s*(seq\s|eval echo \{)[^()]*\)\"\Z")
+_SHARDS = lazy_pattern(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
 """A pattern of WebDataset, which has leading zeros, without quotes."""
 
 
-_INNER_QUOTES = re.compile(r"""\A"(?!.*(?:\$\(|`)).*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
+_INNER_QUOTES = lazy_pattern(r"""\A"(?!.*(?:\$\(|`)).*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
 """A value in double quotes with quoted words inside. Quotes in a command substitution are those of its command."""
 
-_CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
+_CONFIGURATION = lazy_pattern(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
 
 
 @rule("KIT134", "warning")
@@ -437,5 +438,5 @@ def set_variables(script: BatchScript) -> set[str]:
     return names | {name for pair in found for name in pair} | set(re.findall(r"\$\{(\w+):?=", script.code))
 
 
-_COMPUTED = re.compile(rf"({NAME})\s*[-+*/%]?=(?!=)")
+_COMPUTED = lazy_pattern(rf"({NAME})\s*[-+*/%]?=(?!=)")
 """An assignment of arithmetic."""
