@@ -19,7 +19,7 @@ from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.logs import read_end
+from hpc_kit.runs.logs import read_tail
 from hpc_kit.runs.outcome import Outcome, read_outcome
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.slurm.job_status import JobStatus
@@ -125,7 +125,7 @@ def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
-    last = "\n".join(read_end(run.rank_log(0), MAX_BYTES).splitlines()[-MAX_LOG_LINES:])
+    last = "\n".join(read_tail(run.rank_log(0), MAX_BYTES).splitlines()[-MAX_LOG_LINES:])
     return [
         ReportText("The script", _read_file(run.array_folder / SCRIPT), shown=True),
         ReportText(

@@ -166,7 +166,7 @@ def _read_ranks(folder: Path, first: dict[str, Any]) -> tuple[dict[int, dict[str
     return ranks, hosts
 
 
-def read_hosts(folder: Path) -> dict[int, str]:
+def read_rank_hosts(folder: Path) -> dict[int, str]:
     """Return the hosts of the ranks of a run folder, from the notes of all nodes."""
     hosts: dict[int, str] = {}
     for path in folder.glob(progress_file("*")):

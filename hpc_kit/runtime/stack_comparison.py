@@ -114,7 +114,7 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
         return StallCause(sentence, silent, hosts)
     if mismatch := find_mismatch(stacks, hosts):
         return mismatch
-    late = find_late(stacks)
+    late = stacks_of_late_ranks(stacks)
     if not late:
         return StallCause(describe_place(stacks), [], hosts)
     waiting = [stack for stack in stacks if stack not in late]
@@ -124,7 +124,7 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
     return StallCause(sentence, [stack.rank for stack in late], hosts)
 
 
-def find_late(stacks: list[RankStack]) -> list[RankStack]:
+def stacks_of_late_ranks(stacks: list[RankStack]) -> list[RankStack]:
     """Return the stacks of the ranks for which all other ranks wait; empty if the stacks do not show it."""
     # A program may report steps on rank 0 only.
     steps = [stack.step for stack in stacks if stack.step is not None]

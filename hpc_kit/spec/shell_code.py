@@ -117,9 +117,9 @@ def read_shell_code(command: Sequence[str], folder: Path) -> ShellCode | None:
         if name in SHELLS:
             return _code_of_shell(command[index + 1 :], folder)
         if index == 0 and name not in PREFIXES:
-            return _read_script(word, folder)
+            return _read_shell_script(word, folder)
         if name.endswith(".sh"):
-            return _read_script(word, folder)
+            return _read_shell_script(word, folder)
         if name.endswith(".py"):
             return None
     return None
@@ -132,10 +132,10 @@ def _code_of_shell(words: Sequence[str], folder: Path) -> ShellCode | None:
         index += 2 if words[index] in {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"} else 1
     if index == len(words):
         return None
-    return ShellCode(words[index], None) if has_code else _read_script(words[index], folder)
+    return ShellCode(words[index], None) if has_code else _read_shell_script(words[index], folder)
 
 
-def _read_script(name: str, folder: Path) -> ShellCode | None:
+def _read_shell_script(name: str, folder: Path) -> ShellCode | None:
     """Return the content of a shell script; None if the file is none, or cannot be read here."""
     try:
         with (folder / name).open("rb") as file:

@@ -143,7 +143,7 @@ _SIGNALS = {
 }
 
 
-class Waiting(NamedTuple):
+class WaitingRank(NamedTuple):
     """A rank that waited in a collective."""
 
     rank: int
@@ -252,7 +252,7 @@ class Evidence:
     events: list[Event] = field(default_factory=list)
     ends: list[TaskEnd] = field(default_factory=list)
     rows: list[JobRow] = field(default_factory=list)
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[WaitingRank] = field(default_factory=list)
     processes: dict[int, set[tuple[int, str | None]]] = field(default_factory=dict)
     """Ranks and hosts of process ids. Processes of several hosts may have one id."""
     stacks: dict[int | str, Stack | None] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from hpc_kit.runs.why.evidence import (
     reports_end_of_inputs,
     script_options,
 )
-from hpc_kit.runs.why.failure_place import count_nodes
+from hpc_kit.runs.why.failure_place import count_job_nodes
 from hpc_kit.runs.why.hangs import MAX_SHOWN, explain_hang, find_stuck
 from hpc_kit.slurm.sizes import size_of_job
 
@@ -266,7 +266,7 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
-    wanted, number = attempt.evidence.wanted_nodes, count_nodes(attempt)
+    wanted, number = attempt.evidence.wanted_nodes, count_job_nodes(attempt)
     if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or not number or number >= wanted[0]:
         return None
     nodes = "1 node" if number == 1 else f"{number} nodes"

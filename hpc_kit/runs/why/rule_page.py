@@ -127,7 +127,7 @@ def why_page() -> str:
     for name in sorted(set(classes) - set(_ANSWERS)):
         lines += ["", f"## {name}"]
         for rule in classes[name]:
-            lines += ["", f"{_sentence(rule)}{_remark(rule)}", "", f"Fix: {_plain(rule.fix)}.", "", "```text"]
+            lines += ["", f"{_sentence(rule)}{_weight_note(rule)}", "", f"Fix: {_plain(rule.fix)}.", "", "```text"]
             lines += [*rule.examples, "```"]
     return "\n".join(lines) + "\n"
 
@@ -143,7 +143,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), text).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _remark(rule: Rule) -> str:
+def _weight_note(rule: Rule) -> str:
     remarks = {
         "consequence": " A consequence: it counts only if nothing else is found.",
         "soft": " It counts if the job fails later.",
