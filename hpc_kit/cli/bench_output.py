@@ -85,7 +85,7 @@ def run_bench(
         interrupted = True
     except (JobFailed, RecordError) as error:
         if isinstance(error, RecordError):
-            folder = None  # The files are not writable any more, but the rows can still be printed.
+            folder = None  # The files are no longer writable, but the rows can still be printed.
         if prints and recorder.rows:
             _print_result(recorder.close(interrupted=True), folder, as_json=as_json)
         raise

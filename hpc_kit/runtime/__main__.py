@@ -110,7 +110,7 @@ def _record_stop(code: int) -> bool:
         return False
     try:
         Path(run, STOPPED).touch()
-    except OSError:  # the exit code tells the same
+    except OSError:  # the exit code has the same meaning
         return False
     return True
 

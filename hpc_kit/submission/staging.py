@@ -170,7 +170,7 @@ class Staging:
 
 
 def is_unanswered(own: Path) -> bool:
-    """Return whether the folder belongs to a submission of this user whose answer will not come any more."""
+    """Return whether the folder belongs to a submission of this user whose answer can no longer come."""
     try:
         # A list of pickles that another member of the project has planted would move or delete files.
         if not belongs_to_user(own):

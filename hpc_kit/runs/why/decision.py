@@ -42,7 +42,7 @@ _LAUNCHERS = re.compile(
 """Commands that start a training: without them, a script has done nothing."""
 
 _SAYS_FAILED = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b|(?i:\b(?:failed|aborting|giving up|fatal)\b)|can't open file")
-"""A program or a shell says that its work failed."""
+"""A program or a shell prints that its work failed."""
 
 _VALUE_MISSING = re.compile(
     r"NoneType|UnboundLocalError|referenced before assignment|cannot access local variable"
@@ -57,7 +57,7 @@ _SAYS_NOT_WRITTEN = re.compile(
     r"(?i)(?:could ?n[o']t|can ?not|can't|unable to|fail\w*(?: to)?|error)(?: \w+){0,3} "
     r"(?:write|writing|written|save|saving|saved|store|storing|dump|dumping|export|exporting)\b"
 )
-"""A program says that it has not written a file."""
+"""A program prints that it has not written a file."""
 
 _READS_SAVED = re.compile(
     r"(?i)checkpoint|ckpt|serialization\.py|PytorchStream|safetensor|pickle|load_state|\b(?:resum|restor)(?:e|ing)\b|\.pth?\b"
@@ -141,7 +141,7 @@ def _answer_completed(attempt: Attempt, job: JobRow) -> Verdict:
 
 
 def _answer_unless_failed(attempt: Attempt, culprit: Event | None) -> Verdict | None:
-    """Return the answer that the job waits or runs, if it has not failed: what Slurm ended was another attempt."""
+    """Return the answer that the job waits or runs, if only an earlier attempt has failed."""
     job = attempt.job
     if job is None or not attempt.waits_or_runs():
         return None
@@ -249,7 +249,7 @@ def _wrong_folder(attempt: Attempt) -> list[Event]:
 
 
 def _lost_output(event: Event) -> bool:
-    """Return whether the program says that it could not write a file."""
+    """Return whether the program reports that it could not write a file."""
     return event.rule.class_ in NOT_WRITTEN and _SAYS_NOT_WRITTEN.search(event.line.body) is not None
 
 
@@ -483,7 +483,7 @@ def _causal_chain(attempt: Attempt, culprit: Event) -> list[Event]:
 
 
 def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
-    """Return whether an event is the cause of the culprit: its rule or its place says so, and it came first."""
+    """Return whether an event is the cause of the culprit: its rule or its place shows this, and it came first."""
     if event.rule.kind == "consequence" or (event.rule.alone and event.strength == WARNING):
         return False
     if (

@@ -67,7 +67,7 @@ SOFTENED = re.compile(
     r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
     r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
 )
-"""A line says that the program goes on, or is a warning."""
+"""A line states that the program continues, or is a warning."""
 
 SUCCESS = re.compile(
     r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
@@ -87,7 +87,7 @@ _ESCAPES = re.compile(
 
 
 class LogFile(NamedTuple):
-    """One file of the job, and what its name says about it."""
+    """One file of the job, with the rank and the job that its name shows."""
 
     path: Path
     name: str
@@ -629,7 +629,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host
-    # Where torchrun labels the processes, the label of srun is the number of a node.
+    # If torchrun labels the processes, the label of srun is the number of a node.
     rank = int(stated) if stated else log.rank if local else rank
     if rank is None and (found := _RANK_IN_TEXT.search(body)):
         rank = int(next(filter(None, found.groups())))

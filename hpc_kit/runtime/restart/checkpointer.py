@@ -346,7 +346,7 @@ class Checkpointer:
         difference, present = state.compare(saved)
         compared = gather((difference, present), self._group)
         difference = next((text for text, _ in compared if text), "")
-        # Bit N stands for name N: a part of the model that no rank has is missing.
+        # Bit N is set if the rank has name N. A name that no rank has is missing in the model.
         on_any_rank = reduce(or_, (bits for _, bits in compared))
         missing = [name for number, name in enumerate(state.names_of(saved)) if not on_any_rank >> number & 1]
         if not difference and missing:
