@@ -36,7 +36,7 @@ _GIVE_UP_SECONDS = 2.0
 class LineWriter:
     """Writes lines to standard output without blocking the end of a launch.
 
-    After `ending` is set, a blocked reader is given up.
+    After `ending` is set, the writer no longer waits for a blocked reader.
     """
 
     def __init__(self, ending: threading.Event) -> None:
@@ -45,7 +45,7 @@ class LineWriter:
         self._ending = ending
 
     def show(self, text: str) -> None:
-        """Write a line when the reader accepts it. Return immediately after a reader was given up."""
+        """Write a line when the reader accepts it. Return immediately if an earlier line was not accepted."""
         if self.incomplete:
             return
         text = clean_text(text) if sys.stdout.isatty() else click.unstyle(clean_text(text))

@@ -29,8 +29,8 @@ PREFIXES = CONTAINERS | {
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _KEYWORDS = frozenset({"!", "{", "do", "elif", "else", "if", "then", "time", "until", "while"})
 _OPERATORS = ";&|()"
-_LIMIT = 1 << 18
-_SECONDS = 10.0
+_MAX_SCRIPT_BYTES = 1 << 18
+_BASH_TIMEOUT = 10.0
 # Not compiled: every submission imports this module, and few commands contain shell code.
 _HERE_DOCUMENT = r"(<<-?[ \t]*['\"]?(\w+)['\"]?[^\n]*\n)(?:[^\n]*\n)*?[ \t]*\2[ \t]*(?=\n|\Z)"
 _RANK_TEST = r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NODEID)|(?:LOCAL_)?RANK)\b"
@@ -43,7 +43,7 @@ def find_syntax_error(text: str) -> str:
     # A line of `setup` may set extglob, which `bash -n` does not run.
     argv = ["bash", "-O", "extglob", "-n"]
     try:
-        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_BASH_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
@@ -136,10 +136,10 @@ def _code_of_shell(words: Sequence[str], folder: Path) -> ShellCode | None:
 
 
 def _read_shell_script(name: str, folder: Path) -> ShellCode | None:
-    """Return the content of a shell script; None if the file is none, or cannot be read here."""
+    """Return the content of a shell script; None if the file is no shell script, or cannot be read here."""
     try:
         with (folder / name).open("rb") as file:
-            content = file.read(_LIMIT)
+            content = file.read(_MAX_SCRIPT_BYTES)
     except (OSError, ValueError):
         return None
     first = content.partition(b"\n")[0].decode(errors="replace")
