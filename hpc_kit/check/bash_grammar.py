@@ -12,6 +12,8 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser, QueryCursor
 
@@ -20,7 +22,7 @@ NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 # Characters that bash takes as letters of a word, but the grammar does not: all that are not ASCII, escaped blanks and
 # braces, the `$` of `^done$)`, the `=` of `NAME=` at the end of a line. The grammar sees dots in their place. Without
 # them the source is ASCII, so that offsets in bytes are offsets in characters.
-_LETTERS = re.compile(r"[^\t\n -~]|\\[{} \t]|(?<!\$)\$(?![\w{(\[@*#?$!'\"-])|(?<=\w)=(?=[ \t]*(?:[\n;&|)#]|\Z))")
+_LETTERS = lazy_pattern(r"[^\t\n -~]|\\[{} \t]|(?<!\$)\$(?![\w{(\[@*#?$!'\"-])|(?<=\w)=(?=[ \t]*(?:[\n;&|)#]|\Z))")
 
 # Syntax that the grammar does not know, and the text that it sees instead.
 _UNKNOWN = {
@@ -45,13 +47,13 @@ _REPAIRS = (
     (re.compile(r"([?*+@!]\([^()\s]*\))"), "."),
 )
 
-_DELIMITER = re.compile(r"<<(-?)[ \t]*((?:'[^']*'|\"[^\"]*\"|\\.|[^\s;&|<>()'\"\\])+)")
-_LINE_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
-_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
+_DELIMITER = lazy_pattern(r"<<(-?)[ \t]*((?:'[^']*'|\"[^\"]*\"|\\.|[^\s;&|<>()'\"\\])+)")
+_LINE_END = lazy_pattern(r"(?<!\\)(?:\\\\)*\n")
+_BACKQUOTED = lazy_pattern(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
 _TIME = re.compile(rb"time(\s+-p)?(?=\s)")
 _BEHIND_PIPE = re.compile(rb"(?<!\|)\|&?\s*\Z")
 _COMMAND_START = re.compile(rb"(?<![^\s;&|(!{])")
-_TEST = re.compile(r"\[\[\s(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\\'\"])*?\s\]\](?=[\s;&|)]|\Z)", re.DOTALL)
+_TEST = lazy_pattern(r"\[\[\s(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\\'\"])*?\s\]\](?=[\s;&|)]|\Z)", re.DOTALL)
 
 
 class HereDocument(NamedTuple):

@@ -14,6 +14,7 @@ from itertools import dropwhile, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME, BashGrammar, HereDocument, marked_nodes, parse_quoted
+from hpc_kit.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -327,7 +328,7 @@ def written_files(command: Command) -> Iterator[WrittenFile]:
 _TEES = frozenset({"tee", "stdbuf", "unbuffer"})
 
 
-_ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
+_ASSIGNMENT = lazy_pattern(rf"({NAME})(\[[^\]]*\])?(\+?)=")
 
 
 def as_assignment(word: Word, *, declared: bool = False) -> Assignment | None:
@@ -346,20 +347,20 @@ def as_assignment(word: Word, *, declared: bool = False) -> Assignment | None:
     return Assignment(match[1], value, bool(match[3]), match[2] is not None)
 
 
-_TEXT = re.compile(
+_TEXT = lazy_pattern(
     rf"[^\\$`]+|\$(?P<name>{NAME}|[0-9@*#?$!-])|\$\{{(?P<braced>[^{{}}]*)\}}|`(?P<command>(?:[^`\\]|\\.)*)`"
     r"|\\(?P<escaped>.|\Z)|[$`]",
     re.DOTALL,
 )
-_SPECIAL = re.compile(r"[\\$`'\"()<>]")
+_SPECIAL = lazy_pattern(r"[\\$`'\"()<>]")
 """Characters with a meaning in words: quotes, expansions and lists."""
-_LOST = re.compile(r"(?:(?!\\\n)\S)+")
+_LOST = lazy_pattern(r"(?:(?!\\\n)\S)+")
 _RESERVED = frozenset({
     "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select", "then", "until", "while",
     "{", "}",
 })  # fmt: skip
 _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "r": "\r", "e": "\x1b"}
-_BRACED = re.compile(rf"{NAME}|[0-9]+|[@*#?$!-]")
+_BRACED = lazy_pattern(rf"{NAME}|[0-9]+|[@*#?$!-]")
 
 _EXPANSIONS = frozenset({
     "string", "raw_string", "ansi_c_string", "translated_string", "simple_expansion", "expansion",
@@ -375,6 +376,7 @@ _COMPOUND = {
 }  # fmt: skip
 _SEPARATORS = frozenset({"comment", ";", "&", "\n"})
 _STATEMENTS = _SIMPLE | _COMPOUND.keys() | {"list", "pipeline", "negated_command", "redirected_statement"}
+_READABLE = _STATEMENTS | _SEPARATORS
 _ROLES = {
     "if": "condition", "elif": "condition", "while": "condition", "until": "condition", "then": "then", "else": "else",
     "case_item": "then", "do": "body", "{": "body", "(": "body",
@@ -421,7 +423,7 @@ class _Reader:
         nodes = list(_unwrapped(root))
         for index, node in enumerate(nodes):
             try:
-                if node.has_error or node.type not in _STATEMENTS | _SEPARATORS:
+                if node.has_error or node.type not in _READABLE:
                     problem = self._problem(node.start_byte)
                 elif node.type in _STATEMENTS:
                     statements.append(self._statement(nodes, index))

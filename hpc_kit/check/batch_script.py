@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import PurePath
@@ -36,6 +36,7 @@ from hpc_kit.check.command_trace import (
 from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import (
     MARK,
     DirectiveOption,
@@ -54,13 +55,13 @@ CSH = frozenset({"csh", "tcsh"})
 _MOST_LINES = 5000
 _MOST_STATEMENTS = 1500
 
-_CONTROL = re.compile(
+_CONTROL = lazy_pattern(
     r"\s*((else\s+)?if\s*\(.*\)\s*then|else|endif|foreach\s+\w+\s*\(.*\)|while\s*\(.*\)|end|switch\s*\(.*\)|endsw|breaksw"
     r"|case\s.*:|default:|@\s.*|onintr\b.*|limit\b.*|unlimit\b.*|rehash|unhash)\s*(#.*)?\Z"
 )
-_ONE_LINE_IF = re.compile(r"\A\s*if\s*\(.*\)\s*(?=[\w./$`])")
-_SETENV = re.compile(r"(^|[;&|]\s*|^\s+)setenv(\s+\w+)[ \t]")
-_SET = re.compile(r"(^|;)(\s*)set\s+(\w+)(\s*=\s*)(?=\S)")
+_ONE_LINE_IF = lazy_pattern(r"\A\s*if\s*\(.*\)\s*(?=[\w./$`])")
+_SETENV = lazy_pattern(r"(^|[;&|]\s*|^\s+)setenv(\s+\w+)[ \t]")
+_SET = lazy_pattern(r"(^|;)(\s*)set\s+(\w+)(\s*=\s*)(?=\S)")
 
 
 def convert_csh(lines: list[str]) -> str:
@@ -77,10 +78,10 @@ def convert_csh(lines: list[str]) -> str:
     return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
 
 
-RESOLVER = re.compile(r"\$\{(?:now:%|hydra[:.][a-z]|oc\.)[^${}\n]*\}")
+RESOLVER = lazy_pattern(r"\$\{(?:now:%|hydra[:.][a-z]|oc\.)[^${}\n]*\}")
 """An expression of Hydra or OmegaConf, `${now:%Y-%m-%d}`, which has the form of an expansion of bash."""
 
-_NAMED_VERSION = re.compile(
+_NAMED_VERSION = lazy_pattern(
     r"slurm(?<!\wslurm)(?<!since slurm)(?<!before slurm)(?<!after slurm)(?<!until slurm)(?<!than slurm)(?<!from slurm)"
     r"(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b"
     r"(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
@@ -88,14 +89,14 @@ _NAMED_VERSION = re.compile(
 """A release that a script names, in lower case: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
 
-_SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
+_SETTING = lazy_pattern(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
 """A line that sets a variable, or no longer does. The beginning of its name mostly tells the library."""
-_OUTDATED = re.compile(
+_OUTDATED = lazy_pattern(
     r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
     r"|last (week|month|night|time)|yesterday|(from|on|since) (mon|tues|wednes|thurs|fri)day)\b"
 )
 """Words of a comment that explains why a setting was needed once."""
-_REASON = re.compile(
+_REASON = lazy_pattern(
     r"(?i)\b(because|since|so that|otherwise|on purpose|deliberate(ly)?|intention(al|ally|ed)?|by design|workaround"
     r"|used by|shared? with|(for|by) an?other|(this|our) (cluster|node|partition|site)|for (this|our) group"
     r"|admins?|administrators?|policy|prolog|reserved|harmless|without harm|best effort|may (die|fail))\b"
@@ -103,11 +104,11 @@ _REASON = re.compile(
 """Words of a comment that names a reason."""
 
 
-_SHARE_OF_NODE = re.compile(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive")
+_SHARE_OF_NODE = lazy_pattern(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive")
 """Options that ask for a part of a node."""
 
-_TESTED_BY_OPTION = re.compile(rf"-[zvn]\s*\"?(?:\$\{{?)?({NAME})\b")
-_BEGINS_TEST = re.compile(r"\[|\btest\b")
+_TESTED_BY_OPTION = lazy_pattern(rf"-[zvn]\s*\"?(?:\$\{{?)?({NAME})\b")
+_BEGINS_TEST = lazy_pattern(r"\[|\btest\b")
 _TESTED = (
     re.compile(rf"\$\{{(?=({NAME})(?:\[[^\]]*\])?:?[-+?=])"),
     re.compile(rf"\[(?=\[?\s+\"?\$\{{?({NAME})\}}?\"?\s*(?:\]|[!=]=?\s*\"\"))"),
@@ -159,9 +160,9 @@ class BatchScript:
         """The text in lower case, without the marks of directives, which contain the name of sbatch."""
         return self.text.replace(MARK, "").lower()
 
-    def contains(self, texts: tuple[str, ...]) -> bool:
-        """Tell whether the script contains any of some texts, in lower case, in whatever case and place."""
-        return any(map(self._folded_text.__contains__, texts))
+    def contained(self, texts: Iterable[str]) -> frozenset[str]:
+        """Return those of some texts, in lower case, that the script contains, in whatever case and place."""
+        return frozenset(filter(self._folded_text.__contains__, texts))
 
     @cached_property
     def interpreter(self) -> str | None:

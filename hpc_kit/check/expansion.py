@@ -23,6 +23,7 @@ from hpc_kit.check.bash_syntax import (
     nested_block,
     program_of,
 )
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.units import is_number
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
@@ -34,9 +35,9 @@ _MOST_PIECES = 500
 FIRST_NODE = "FIRST-NODE"
 """Placeholder for the name of the host of the batch shell."""
 
-_MENTION = re.compile(rf"\$\{{?({'|'.join(TASK_VARIABLES)})\b")
+_MENTION = lazy_pattern(rf"\$\{{?({'|'.join(TASK_VARIABLES)})\b")
 _SET_BY_SLURM = ("SLURM_", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_")
-_BARE_MENTION = re.compile(rf"\b({'|'.join(TASK_VARIABLES)})\b")
+_BARE_MENTION = lazy_pattern(rf"\b({'|'.join(TASK_VARIABLES)})\b")
 
 
 class TaskVariableUse(NamedTuple):
@@ -440,7 +441,7 @@ def bounds_of_sum(source: str, names: Mapping[str, Bounds]) -> Bounds | None:
         return None
 
 
-_SUM = re.compile(r"[\s\d()+*/%-]+")
+_SUM = lazy_pattern(r"[\s\d()+*/%-]+")
 
 
 @lru_cache(maxsize=64)

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.programs import AGENTS, MULTIPLIERS, PYTHON, SHELL_BUILTINS
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import is_het_mark
 from hpc_kit.slurm.units import is_number
 from hpc_kit.spec.job import Job, Launch, Value
@@ -60,7 +61,7 @@ _OWN_AGENT_OPTIONS = frozenset({
 """Options of torchrun, accelerate and deepspeed that the job file replaces."""
 
 
-_ITEM = re.compile(r"\$\{(\w+)\[(?![@*]\]|[^]]*(?:PROCID|LOCALID|NODEID))[^]]+\]\}")
+_ITEM = lazy_pattern(r"\$\{(\w+)\[(?![@*]\]|[^]]*(?:PROCID|LOCALID|NODEID))[^]]+\]\}")
 """An item of an array with the same index in all tasks: `${LRS[$SLURM_ARRAY_TASK_ID]}`."""
 
 

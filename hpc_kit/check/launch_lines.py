@@ -25,6 +25,7 @@ from hpc_kit.check.programs import (
     runs_forever,
 )
 from hpc_kit.errors import DirectiveError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import PLUGIN_OPTION
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, parse_count, size_of_step
@@ -219,7 +220,7 @@ def _index_after_image(words: Words) -> int | None:
     return index + 1 if known else None
 
 
-_IMAGE = re.compile(r"\.(sif|simg|img)\Z|\A(docker|oras|library|shub)://|(?i:(sif|image|img|container)\}?\Z)")
+_IMAGE = lazy_pattern(r"\.(sif|simg|img)\Z|\A(docker|oras|library|shub)://|(?i:(sif|image|img|container)\}?\Z)")
 
 
 def _remote(words: Words) -> Split:
@@ -230,7 +231,7 @@ def _remote(words: Words) -> Split:
     return LaunchStage("ssh", tuple(words), code=code), []
 
 
-_SHELL_FILE = re.compile(r"/\.shell(?:-\d+)?/\w+/(?:task|worker|ray_node)\.sh\Z")
+_SHELL_FILE = lazy_pattern(r"/\.shell(?:-\d+)?/\w+/(?:task|worker|ray_node)\.sh\Z")
 """Files of templates/shell, as rendered scripts call them, that run the program behind their own words."""
 
 
@@ -424,7 +425,7 @@ COUNTS = frozenset({
 })  # fmt: skip
 """Options that say how many nodes, tasks or processes there are."""
 
-_TRAINING_NAME = re.compile(r"(train|finetune)(?!.*\.(py|\w?sh)\Z)")
+_TRAINING_NAME = lazy_pattern(r"(train|finetune)(?!.*\.(py|\w?sh)\Z)")
 """Names of programs that train: nnUNetv2_train, fairseq-train."""
 
 _STEP_SIZES = frozenset({
@@ -435,7 +436,7 @@ _STEP_SIZES = frozenset({
 _SETUP_SUBCOMMANDS = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
 """Subcommands of uv and similar tools that run no program."""
 
-_SETTING_KEY = re.compile(r"[a-z]\w*([._][a-z]\w*)+")
+_SETTING_KEY = lazy_pattern(r"[a-z]\w*([._][a-z]\w*)+")
 """A key of settings that some programs take as a word of its own: `out_dir VALUE`."""
 
 _CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
@@ -444,7 +445,7 @@ _CPU_FLAGS = frozenset({"cpu", "cpu-only", "no-cuda", "no-gpu", "use-cpu"})
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
-_OF_TRAINER = re.compile(r"--(per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
+_OF_TRAINER = lazy_pattern(r"--(per[-_]device[-_]train|save[-_](strategy|total[-_]limit)\b)")
 """Options of Hugging Face's TrainingArguments. Programs for TensorFlow and JAX have --do_train, too."""
 
 
@@ -653,7 +654,7 @@ def collect_launch_lines(
         trace.code(code.text, ShellVariables({}, task=True) if code.remote else variables, command.position, nested)
 
 
-_CONFIGURED = re.compile(
+_CONFIGURED = lazy_pattern(
     r"^(num_machines|num_processes|machine_rank|main_process_ip|main_process_port): *[\"']?([^\s\"'#]+)", re.MULTILINE
 )
 

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SpecError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
 from hpc_kit.spec.layout_checks import find_memory_shortage
@@ -328,7 +329,7 @@ def _knows_modules(resolved: Resolved, root: Path) -> bool:
     return _runs_here(resolved, root) and not resolved.job.setup and "PYTHONPATH" not in resolved.job.env
 
 
-_MAKES_MODULES = re.compile(r"__path__|sys\.modules|meta_path")
+_MAKES_MODULES = lazy_pattern(r"__path__|sys\.modules|meta_path")
 
 
 def _missing_module(name: str, folder: Path) -> str | None:

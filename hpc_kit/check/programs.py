@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.spec.launcher_command import AGENT_MODULES, MPIRUN
 
 MULTIPLIERS = ("srun", "mpirun")
@@ -72,7 +73,7 @@ REMOTE = {
 }
 """Programs that start a command on other hosts."""
 
-PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
+PYTHON = lazy_pattern(r"(?:python|pypy)[0-9.]*\Z")
 
 SHELL_BUILTINS = frozenset({
     ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
@@ -101,7 +102,7 @@ HELPER_PROGRAMS = frozenset({
 COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
 """Programs that copy or pack files."""
 
-AUXILIARY_NAME = re.compile(
+AUXILIARY_NAME = lazy_pattern(
     r"(?i)(?:(?!train|tun(?:e|ing)).)*?(?<![a-z])(analy|clean|collect|convert|eval|export|extract|generat|infer|merge|plot"
     r"|post(?![-_]?train)|predict|preproc|report|score|serve|test|valid)"
 )
@@ -110,13 +111,14 @@ AUXILIARY_NAME = re.compile(
 SERVERS = frozenset({
     "code", "code-server", "jupyter", "jupyter-lab", "jupyter-notebook", "mlflow", "ollama", "tensorboard", "vllm",
 })  # fmt: skip
-SERVER_MODULES = re.compile(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
+SERVER_MODULES = lazy_pattern(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
 """Programs and modules that serve until something ends them."""
 
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
 
 
-_MAY_RUN_FOREVER = _MONITORS | SERVERS | {"nvidia-smi", "ray", "rocm-smi", "sleep", "tail"}
+MAY_RUN_FOREVER = _MONITORS | SERVERS | {"nvidia-smi", "ray", "rocm-smi", "sleep", "tail"}
+"""Programs that may run until something ends them."""
 
 
 def runs_forever(texts: list[str]) -> bool:
@@ -127,7 +129,7 @@ def runs_forever(texts: list[str]) -> bool:
     # `top -bn1`; `watch -n 5` names the pause, and `watch -g` ends.
     brief = r"-\w*g|--chgexit" if name == "watch" else r"-[a-zA-Z]*n(\d|\Z)|--(version|help)\b|-[hV]\Z"
     runs_anyway = {"tail", "ray", "nvidia-smi", "rocm-smi"}
-    if name not in _MAY_RUN_FOREVER or (name not in runs_anyway and any(re.match(brief, text) for text in rest)):
+    if name not in MAY_RUN_FOREVER or (name not in runs_anyway and any(re.match(brief, text) for text in rest)):
         return False
     if name in {"nvidia-smi", "rocm-smi"}:
         # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections import Counter
 from typing import NamedTuple, TypeGuard
 
-_RANKS = re.compile(r"['\"](\w*(?:LOCALID|LOCAL_RANK|PROCID))['\"]")
+from hpc_kit.lazy_pattern import lazy_pattern
+
+_RANKS = lazy_pattern(r"['\"](\w*(?:LOCALID|LOCAL_RANK|PROCID))['\"]")
 
 
 class DeviceChoice(NamedTuple):
@@ -77,7 +78,7 @@ def _rank_of(node: ast.expr, values: dict[str, ast.expr], depth: int = 0) -> str
 _KNOWN_IMPORTS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "torchvision", "tqdm"}
 """Packages that set no variables of torch when they are imported."""
 
-_KNOWS_RANKS = re.compile(
+_KNOWS_RANKS = lazy_pattern(
     r"\b(RANK|WORLD_SIZE)\b|SLURM|OMPI|PMI|\bmpi\b|environ\W*[|=]|environ\.\w*(update|set)|putenv|Process|spawn|subprocess"
 )
 """Signs of a program that asks for torch's variables, or may set them itself or in processes that it starts."""

@@ -204,20 +204,26 @@ def _local_version() -> SlurmVersion | None:
     return slurm_version_of(None, os.environ)
 
 
+@cache
+def _has_sbatch() -> bool:
+    from hpc_kit.slurm.cluster_identity import find_command
+
+    return find_command("sbatch", os.environ) is not None
+
+
 def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, alone: bool) -> CheckReport:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import BatchScript, Site
     from hpc_kit.check.report_formats import CheckReport
     from hpc_kit.check.rules import RULES, check
     from hpc_kit.slurm.client import run_command
-    from hpc_kit.slurm.cluster_identity import find_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
     from hpc_kit.spec.cluster_client import slurm_version_of
 
     embedded = cluster is not None and cluster.slurm == "embedded"
     version = slurm_version_of(cluster, os.environ) if cluster is not None else _local_version()
     # submit creates the log folder of a job. A foreign script is submitted here only if there is an sbatch.
-    submits_here = not job and find_command("sbatch", os.environ) is not None
+    submits_here = not job and _has_sbatch()
     script = BatchScript(text, name, Site(os.path.exists if submits_here else None, version, cluster))
     found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}

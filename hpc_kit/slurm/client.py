@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm import cluster_identity
 from hpc_kit.slurm.cluster_identity import find_command, find_configuration
 
@@ -93,7 +94,7 @@ def run_command(
     return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
 
 
-_TYPED = re.compile(
+_TYPED = lazy_pattern(
     r"(?<![\w(`/-])(?:sacct|scancel|scontrol|squeue) (?=-|\d|[A-Z]|(?:hold|ping|release|requeue|show|update)\b)"
 )
 """Start of a command line in a text, such as `scontrol release 12`; not the name of a command in a sentence."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hpc_kit.errors import DirectiveError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.getopt import GetoptError, ParsedOption, ParsedOptions, parse_options
 
 MARK = "#SBATCH"
@@ -25,9 +26,9 @@ def is_het_mark(text: str) -> bool:
 
 # The characters that C's isspace accepts. A no-break space is part of a word.
 _SPACE = " \t\n\v\f\r"
-_PLAIN_WORD = re.compile(rf"[^{_SPACE}'\"\\#]+(?=[{_SPACE}]|\Z)")
+_PLAIN_WORD = lazy_pattern(rf"[^{_SPACE}'\"\\#]+(?=[{_SPACE}]|\Z)")
 
-PLUGIN_OPTION = re.compile(
+PLUGIN_OPTION = lazy_pattern(
     r"--(no-)?container-|--(image|imagevolume|module|modules|volume|ccm|environment|uenv|view|auks|ear[a-z-]*)(=|\Z)"
 )
 """Options of plugins that many sites add to Slurm: containers (pyxis, Shifter, CSCS), Kerberos, energy."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from hpc_kit.lazy_pattern import lazy_pattern
 
-JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[[^\]]*\])|\+[0-9]+)?(?P<step>\.\w+)?")
-_ID = re.compile(r"[0-9]+(?:[_+][0-9]+|_\[[0-9,:%-]+\])?")
-_IDS = re.compile(rf"{_ID.pattern}(?:,{_ID.pattern})*")
-_ONE = re.compile(r"[0-9]+(?:[_+][0-9]+)?")
+JOB_ID = lazy_pattern(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[[^\]]*\])|\+[0-9]+)?(?P<step>\.\w+)?")
+_ID = lazy_pattern(r"[0-9]+(?:[_+][0-9]+|_\[[0-9,:%-]+\])?")
+_IDS = lazy_pattern(rf"{_ID.pattern}(?:,{_ID.pattern})*")
+_ONE = lazy_pattern(r"[0-9]+(?:[_+][0-9]+)?")
 
 
 def is_single_job(text: str) -> bool:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm import units
 from hpc_kit.slurm.job_ids import JOB_ID, base_id, expand_tasks
 from hpc_kit.slurm.sizes import count_gres_gpus
@@ -46,8 +47,8 @@ _SCONTROL_FIELDS = {
     "start": "StartTime", "end": "EndTime", "time_limit": "TimeLimit", "elapsed": "RunTime", "nodelist": "NodeList",
 }  # fmt: skip
 
-_RECORD = re.compile(r"JobId=(\S+)(.*?)JobName=(.*?)\s+UserId=([^\s(]+)(.*)", re.DOTALL)
-_CLUSTER = re.compile(r"CLUSTER: \S+\s*")
+_RECORD = lazy_pattern(r"JobId=(\S+)(.*?)JobName=(.*?)\s+UserId=([^\s(]+)(.*)", re.DOTALL)
+_CLUSTER = lazy_pattern(r"CLUSTER: \S+\s*")
 """Line that squeue prints above the jobs of each cluster in SLURM_CLUSTERS, also with --noheader."""
 
 _NOTHING = frozenset({"", "(null)", "None assigned", "N/A", "None", "Unknown"})

@@ -11,18 +11,19 @@ from itertools import chain, groupby, product
 from typing import NamedTuple, NoReturn
 
 from hpc_kit.errors import HostlistError
+from hpc_kit.lazy_pattern import lazy_pattern
 
 MAX_HOSTS = 1_000_000
 """A longer list is a mistake, and would fill the memory."""
 
 _MAX_DIGITS = 18
 _NAME = r"[^\s\x00-\x1f\x7f,\[\]]*"
-_ITEM = re.compile(rf"{_NAME}(?:\[[^\[\]]*\]{_NAME})*")
-_SEPARATOR = re.compile(r"\s*,\s*|\s+")
-_NOT_IN_NAMES = re.compile(r"[\s,\[\]]")
-_BRACKET = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-_REPEAT = re.compile(r"([0-9]{1,9})(?:\(x([1-9][0-9]{0,17})\))?")
+_ITEM = lazy_pattern(rf"{_NAME}(?:\[[^\[\]]*\]{_NAME})*")
+_SEPARATOR = lazy_pattern(r"\s*,\s*|\s+")
+_NOT_IN_NAMES = lazy_pattern(r"[\s,\[\]]")
+_BRACKET = lazy_pattern(r"\[([^\]]*)\]")
+_RANGE = lazy_pattern(r"([0-9]+)(?:-([0-9]+))?")
+_REPEAT = lazy_pattern(r"([0-9]{1,9})(?:\(x([1-9][0-9]{0,17})\))?")
 _EXAMPLE = "write it as Slurm prints it, for example n[1-3,7],login1"
 
 

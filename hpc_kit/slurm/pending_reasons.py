@@ -5,8 +5,9 @@ The beginning of an unknown reason (`QOSMax...`, `AssocGrp...`) explains its fam
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
+
+from hpc_kit.lazy_pattern import lazy_pattern
 
 
 class Reason(NamedTuple):
@@ -130,11 +131,11 @@ _NEEDS_INTERVENTION = frozenset({
     "PartitionTimeLimit", "QOSNotAllowed", "QOSTimeLimit", "ReqNodeNotAvail", "ReservationDeleted",
     "ReservationInvalid",
 })  # fmt: skip
-_JOB_LIMIT = re.compile(
+_JOB_LIMIT = lazy_pattern(
     r"(?:Assoc|QOS)(?:M(?:ax|in)\w*(?:PerJob|PerNode|WallDuration|Minutes)|Min|GrpWall|Grp\w+(?<!Run)Minutes)"
 )
 """Limits that stay reached when other jobs end: limits of a single job, and limits of used minutes."""
-_USER_LIMIT = re.compile(r"(?:Assoc|QOS)Max|QOSJobLimit|Max\w+PerUser|AccountingPolicy")
+_USER_LIMIT = lazy_pattern(r"(?:Assoc|QOS)Max|QOSJobLimit|Max\w+PerUser|AccountingPolicy")
 
 
 def needs_intervention(reason: str) -> bool:

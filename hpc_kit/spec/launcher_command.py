@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec.shell_code import PREFIXES
 
@@ -63,7 +64,7 @@ _TRAINERS = {
 `tune run` starts torchrun only if it has options of torchrun.
 """
 
-_OF_LAUNCHER = re.compile(r"--(accelerate[-_]config|launcher|main[-_]process[-_]port|num[-_](machines|processes))")
+_OF_LAUNCHER = lazy_pattern(r"--(accelerate[-_]config|launcher|main[-_]process[-_]port|num[-_](machines|processes))")
 """Options of these tools that are for the launcher. Each has a value."""
 
 _OTHER_LAUNCHERS = frozenset({"colossalai", "composer", "fabric"})
@@ -76,8 +77,8 @@ _SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run", "fabric": "run"}
 """The subcommand with which a tool is a launcher."""
 
 _SHORT_FORMS = {"accelerate-launch": ("accelerate", "launch"), "deepspeed.pt": ("deepspeed",)}
-_INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
-_MODULE_OPTION = re.compile(r"-[bBdEiIOPqRsSuvx]*m(.*)")
+_INTERPRETER = lazy_pattern(r"(?:python|pypy)[0-9.]*")
+_MODULE_OPTION = lazy_pattern(r"-[bBdEiIOPqRsSuvx]*m(.*)")
 """The option -m of Python, also behind other letters and before its value: `-um torch.distributed.run`."""
 
 _NODES = {"torchrun": "nnodes", "accelerate": "num-machines", "deepspeed": "num-nodes", "srun": "nodes"}

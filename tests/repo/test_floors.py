@@ -22,6 +22,7 @@ MODULES = {
 
 ROOMS = (
     "errors",
+    "lazy_pattern",
     "run_files",
     "shared_folders",
     "plotting",

@@ -52,7 +52,15 @@ RULES: tuple[Rule, ...] = tuple(
 """All rules, by code."""
 
 
+_NEEDED_TEXTS = frozenset[str]().union(*(rule.needs for rule in RULES))
+
+
+def applicable_rules(script: BatchScript) -> list[Rule]:
+    """Return the rules that may find anything in a script."""
+    texts = script.contained(_NEEDED_TEXTS)
+    return [rule for rule in RULES if not rule.needs or not texts.isdisjoint(rule.needs)]
+
+
 def check(script: BatchScript) -> list[Finding]:
     """Return the findings of all rules, in the order of the script."""
-    rules = (rule for rule in RULES if rule.applies_to(script))
-    return drop_ignored(script, (finding for rule in rules for finding in rule.findings(script)))
+    return drop_ignored(script, [finding for rule in applicable_rules(script) for finding in rule.findings(script)])

@@ -10,6 +10,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.programs import AGENT_WORDS
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _OPTION_OF_VARIABLE = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
@@ -28,7 +29,7 @@ _ALTERNATIVE = {
 }
 
 
-_SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
+_SOURCES = lazy_pattern(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
 
 
 @rule("KIT207", needs=AGENT_WORDS)
@@ -247,7 +248,7 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
 
 def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
     """Find variables of arrays in a job without one, and of restarts where an unset variable ends the script."""
-    if not script.contains(("slurm_array", "slurm_restart_count")):
+    if not script.contained(("slurm_array", "slurm_restart_count")):
         return
     for step, part in script.nested_parts:
         name = _read_without_default(part)

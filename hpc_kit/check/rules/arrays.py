@@ -17,6 +17,7 @@ from hpc_kit.check.rules.files import OWN_DISK, differs_between_elements
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
 from hpc_kit.check.rules.set_up import counts_from_one
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import DirectiveOption
 
 _MOST_ELEMENTS = 20_000
@@ -99,11 +100,11 @@ class ArrayIndex:
         return evaluate_sum(re.sub(pattern, known, text.replace("$((", "(").replace("))", ")").replace('"', "")))
 
 
-_PLACEHOLDER = re.compile(r"(?i)[\"']?(\W*|_+|x+|none|null|dummy|unused|placeholder|skip|pad(ding)?|n/?a)[\"']?\Z")
+_PLACEHOLDER = lazy_pattern(r"(?i)[\"']?(\W*|_+|x+|none|null|dummy|unused|placeholder|skip|pad(ding)?|n/?a)[\"']?\Z")
 """An element 0 that only lets a list count from 1."""
 
 
-_LINE_OF_FILE = re.compile(
+_LINE_OF_FILE = lazy_pattern(
     rf"\bsed\s+-n\w*\s+(?:-e\s*)?[\"']?\$\{{?(?P<sed>{NAME})\}}?[\"']?p|NR\s*==\s*[\"']*\$\{{?(?P<awk>{NAME})"
     rf"|\bhead\s+-n?\s*[\"']?\$\{{?(?P<head>{NAME})\}}?[\"']?\s[^|]*\|\s*tail\s"
     rf"|\bawk\s+-v\s*(?P<var>\w+)=[\"']?\$\{{?(?P<set>{NAME})\}}?[\"']?\s+[\"']\s*NR\s*==\s*(?P=var)\b"
@@ -334,7 +335,7 @@ _FOLDERS_OF_RUNS = (
     "experiment-dir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
 )  # fmt: skip
 _RUN_NAMES = ("name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
-_FILE = re.compile(r"\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
+_FILE = lazy_pattern(r"\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 
 
 @rule("KIT253", "warning")
@@ -432,7 +433,7 @@ _CHANGES_ALL = (
     r"|git (-C \S+ )?(pull|checkout|reset|stash)\b"
 )
 """A command that changes an environment, or the code of all elements."""
-_OWN_ENVIRONMENT = re.compile(
+_OWN_ENVIRONMENT = lazy_pattern(
     r"\bgit\s+(clone|worktree)\b|\b(venv|virtualenv)\b\s+(?!\S*/bin/)|\b(conda|mamba)\s+create|\bflock\b"
     r"|(TMPDIR|/tmp|SLURM_JOB_?ID|SLURM_ARRAY)\S*/bin/activate"
 )
@@ -502,7 +503,7 @@ def label_without_setting(script: BatchScript) -> Iterator[Problem]:
                 break
 
 
-_FLOOR = re.compile(rf"\$\(\(\s*\$?\{{?(?P<total>{NAME})\}}?\s*/\s*\$?\{{?(?P<parts>{NAME})\}}?\s*\)\)")
+_FLOOR = lazy_pattern(rf"\$\(\(\s*\$?\{{?(?P<total>{NAME})\}}?\s*/\s*\$?\{{?(?P<parts>{NAME})\}}?\s*\)\)")
 
 
 @rule("KIT255", "warning")
@@ -538,7 +539,7 @@ def lost_remainder(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, remedy, (directive.line,) if directive is not None else ())
 
 
-_SETTINGS = re.compile(
+_SETTINGS = lazy_pattern(
     r"(?i)-*([-\w]+\.)*\w*(lr|learning[-_]rate|seed|wd|decay|batch([-_]size)?|bs|drop\w*|alpha|beta|gamma|lambda|temp\w*"
     r"|width|depth|layers?|hidden|dim|epochs|momentum|eps|warmup|optim\w*|loss|rank)\Z"
 )

@@ -20,18 +20,19 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, is_known_program
-from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
+from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS, MAY_RUN_FOREVER
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
 from hpc_kit.check.rules.steps import never_ends
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.errors import DirectiveError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.slurm.option_values import parse_dependency
 
 
-@rule("KIT421")
+@rule("KIT421", needs=("while", "until", "((", "http.server", "sglang", *MAY_RUN_FOREVER))
 def endless_command(script: BatchScript) -> Iterator[Problem]:
     """A command that never ends keeps the job from going on.
 
@@ -133,8 +134,8 @@ def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
     return {text for name in names for text in (f"${name}", f"${{{name}}}")}
 
 
-_ALWAYS_TRUE = re.compile(r"\[\[?\s+(?:1|true|\"?true\"?\s*==?\s*\"?true\"?)\s+\]?\]|\(\(\s*[1-9]\d*\s*\)\)|test 1")
-_FOR_EVER = re.compile(r"\bfor\s*\(\([^;()]*;\s*;[^;()]*\)\)")
+_ALWAYS_TRUE = lazy_pattern(r"\[\[?\s+(?:1|true|\"?true\"?\s*==?\s*\"?true\"?)\s+\]?\]|\(\(\s*[1-9]\d*\s*\)\)|test 1")
+_FOR_EVER = lazy_pattern(r"\bfor\s*\(\([^;()]*;\s*;[^;()]*\)\)")
 
 
 def _endless_loops(script: BatchScript) -> list[TracedCommand]:
@@ -282,9 +283,9 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(step.words[1], what, remedy, (other.line,))
 
 
-_WAITS_FOR_SERVER = re.compile(r"\b(sleep|curl|wget|wait\w*|nc|until|while|timeout|health|ready|tail)\b")
-_LOCAL_SERVER = re.compile(r"localhost|127\.0\.0\.1|\[::1\]|base[-_]url|--(port|endpoint|server|host)\b")
-_LOADS_MODEL = re.compile(
+_WAITS_FOR_SERVER = lazy_pattern(r"\b(sleep|curl|wget|wait\w*|nc|until|while|timeout|health|ready|tail)\b")
+_LOCAL_SERVER = lazy_pattern(r"localhost|127\.0\.0\.1|\[::1\]|base[-_]url|--(port|endpoint|server|host)\b")
+_LOADS_MODEL = lazy_pattern(
     r"(.*/)?vllm(\.entrypoints\S*)?\Z|sglang(\.launch_server)?\Z|text-generation-launcher|ollama\Z"
 )
 
@@ -313,7 +314,7 @@ def impatient_client(script: BatchScript) -> Iterator[Problem]:
             yield Problem(after[0], what, remedy, (step.line,))
 
 
-_OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
+_OPEN = lazy_pattern(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
 
 
 @rule("KIT508", "warning", needs=("auth", "token"))
@@ -341,7 +342,7 @@ def open_server(script: BatchScript) -> Iterator[Problem]:
             yield Problem(launch.program, what, "remove the option, so that the server asks for its token")
 
 
-_STARTERS = re.compile(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|python3?)\Z")
+_STARTERS = lazy_pattern(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|python3?)\Z")
 
 
 @rule("KIT423")
@@ -499,8 +500,8 @@ def nested_submission(script: BatchScript) -> Iterator[Problem]:
             yield Problem(program, what, "write sbatch --export=NONE ..., or unset SLURM_... before", (launch.line,))
 
 
-_DEPENDENCY = re.compile(r"(?:\s-d[\s=]*|\s--dependency[\s=]+)(\S+)")
-_PARSED = re.compile(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
+_DEPENDENCY = lazy_pattern(r"(?:\s-d[\s=]*|\s--dependency[\s=]+)(\S+)")
+_PARSED = lazy_pattern(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
 
 
 @rule("KIT429", needs=("sbatch",))
@@ -558,7 +559,7 @@ def _malformed_dependency(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(place, what, "write afterok:ID, afterok:ID_INDEX or afterok:ID:ID", (step.line,))
 
 
-_OF_SLURM_ALONE = re.compile(
+_OF_SLURM_ALONE = lazy_pattern(
     r"--(kill-on-invalid-dep|parsable|ntasks-per-node|cpus-per-task|gpus-per-(node|task)|gres|mail-(type|user)|mem-per-\w+"
     r"|nodelist|qos|cpu-bind|gpu-bind|kill-on-bad-exit)(=|\Z)|--(partition|job-name|account|reservation|constraint)="
     r"|--array=[\"']?\d|--export=(ALL|NONE)\b|--time=[\"']?[\d:-]+:\d\d|--mem=[\"']?\d+[GMT]"
@@ -627,7 +628,7 @@ def _late_option(script: BatchScript, words: tuple[Word, ...]) -> tuple[Word, Wo
     return None
 
 
-_NAME_OF_JOB = re.compile(r"\s(?:-J\s*|--job-name[= ])(\S+)")
+_NAME_OF_JOB = lazy_pattern(r"\s(?:-J\s*|--job-name[= ])(\S+)")
 
 
 def _unordered_jobs(script: BatchScript) -> Iterator[Problem]:
@@ -770,7 +771,7 @@ _REPORTS = frozenset({
 })  # fmt: skip
 _BESIDE = frozenset({"conda", "date", "hostname", "mkdir", "ml", "module", "nvidia-smi"})
 """Programs that are no part of the work."""
-_REPLACES = re.compile(
+_REPLACES = lazy_pattern(
     r"(?i)\b(replace|instead|from (now|here) on|no longer|take[s]? over|supersede|override|overwrite)"
 )
 

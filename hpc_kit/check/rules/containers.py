@@ -15,6 +15,7 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, may_be_several
 from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
@@ -110,7 +111,7 @@ def _values(texts: list[str], names: tuple[str, ...]) -> list[str]:
 
 
 _OUTSIDE = frozenset({"ml", "module", "sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
-_CALLS_OUTSIDE = re.compile(r"\s*(scontrol|squeue|sacct|srun|sinfo|sbatch)\b")
+_CALLS_OUTSIDE = lazy_pattern(r"\s*(scontrol|squeue|sacct|srun|sinfo|sbatch)\b")
 
 
 @rule("KIT504", "warning", needs=CONTAINER_WORDS)
@@ -199,14 +200,14 @@ def _inside(launch: LaunchLine, container: Container) -> str:
     return " ".join(container.stage.texts[container.image + 1 :])
 
 
-_PREPARES = re.compile(r"\A(\S*/)?(pip3?|(python\S*|uv)( -m)? pip|conda|mamba) install\b|\A(cd|source|export|\.)\s")
+_PREPARES = lazy_pattern(r"\A(\S*/)?(pip3?|(python\S*|uv)( -m)? pip|conda|mamba) install\b|\A(cd|source|export|\.)\s")
 
-_HOST_PATH = re.compile(
+_HOST_PATH = lazy_pattern(
     r"/(lustre|scratch|projects?|data|datasets|gpfs|mnt|fsx|nfs|shared|work|home|users|cfs|beegfs|p)(/|\Z)"
 )
 
 
-@rule("KIT505", "warning")
+@rule("KIT505", "warning", needs=CONTAINER_WORDS)
 def missing_mount(script: BatchScript) -> Iterator[Problem]:
     """A path of the command is not mounted in the container, or mounted without the right to write.
 
@@ -257,16 +258,16 @@ def _split_lists(script: BatchScript) -> Iterator[Problem]:
                 return
 
 
-_MOUNTS = re.compile(r"(--container-mounts|--bind|-B|--mount)=")
-_SURELY_WRITTEN = re.compile(r"(?i)(?<![a-z])(out|save|default[-_]root)")
-_WRITTEN = re.compile(rf"{_SURELY_WRITTEN.pattern}|(?i:ckpt|checkpoint|log)")
+_MOUNTS = lazy_pattern(r"(--container-mounts|--bind|-B|--mount)=")
+_SURELY_WRITTEN = lazy_pattern(r"(?i)(?<![a-z])(out|save|default[-_]root)")
+_WRITTEN = lazy_pattern(rf"{_SURELY_WRITTEN.pattern}|(?i:ckpt|checkpoint|log)")
 """Options of any program, and of a training, for files that it writes. Other programs may load a checkpoint."""
 
 
-_FOR_RESULTS = re.compile(r"/(results?|outputs?|checkpoints?|experiments?)\Z")
+_FOR_RESULTS = lazy_pattern(r"/(results?|outputs?|checkpoints?|experiments?)\Z")
 """A folder that is mounted for results."""
 
-_OF_RESULTS = re.compile(r"(?i)(\A|/)(out|outputs?|saved?|ckpts?|checkpoints?|logs?)(/|\Z)")
+_OF_RESULTS = lazy_pattern(r"(?i)(\A|/)(out|outputs?|saved?|ckpts?|checkpoints?|logs?)(/|\Z)")
 """Parts of a path with results."""
 
 
@@ -365,8 +366,8 @@ def _outlives_task(script: BatchScript, launch: LaunchLine, container: Container
     return any(step.name in {"cp", "mv", "rsync"} for step in script.commands_of(launch))
 
 
-_OF_IMAGE = re.compile(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+")
-_RESULT = re.compile(
+_OF_IMAGE = lazy_pattern(r"/(?!(?:tmp|dev|var|proc)/)[\w.-]+")
+_RESULT = lazy_pattern(
     r"(?i)(?!.*(resum|load|restor|init|pretrain|data|config|tokenizer|cache|eval))[-+\w.]*?"
     r"(out|output|save|results?|project|(ckpt|checkpoints?|work|exp|runs?|logs?|root|out|output|save|results?)[-_]?dir"
     r"|dirpath)([-_](dir|path|folder|to))?\Z"
@@ -380,9 +381,9 @@ def _made_outside(script: BatchScript) -> list[str]:
     return [text.rstrip("/") for step in steps for text in step.texts[1:] if _MADE_BY_JOB.match(text)]
 
 
-_MADE_BY_JOB = re.compile(r"/(?!(tmp|dev)\b)|\$\{?(SLURM_TMPDIR|TMPDIR|JOBFS|SNIC_TMP)\b")
-_BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
-_USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
+_MADE_BY_JOB = lazy_pattern(r"/(?!(tmp|dev)\b)|\$\{?(SLURM_TMPDIR|TMPDIR|JOBFS|SNIC_TMP)\b")
+_BINDS = lazy_pattern(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
+_USUAL_FOLDER = lazy_pattern(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
 
 @rule("KIT506", "warning", needs=CONTAINER_WORDS)
@@ -480,7 +481,7 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
             yield Problem(container.stage, what, remedy, (launch.line,))
 
 
-_PASSES = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(\w+)")
+_PASSES = lazy_pattern(r"(?:APPTAINER|SINGULARITY)ENV_(\w+)")
 
 
 def _passed_variables(script: BatchScript, container: Container) -> set[str] | None:

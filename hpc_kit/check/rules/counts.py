@@ -13,6 +13,7 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS, MPIRUN_WORDS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_nodes, parse_count, size_of_job
 from hpc_kit.slurm.units import is_number
@@ -288,7 +289,7 @@ _BATCH_OF_RANK = (
     "train-micro-batch-size-per-gpu", "batch-size-per-gpu",
 )  # fmt: skip
 """Options for the share of each rank in the global batch."""
-_COUNTS_RANKS = re.compile(r"(?i)(?!.*(batch|bs|micro))\w*(gpu|nproc|local|per_?node|device|procs)")
+_COUNTS_RANKS = lazy_pattern(r"(?i)(?!.*(batch|bs|micro))\w*(gpu|nproc|local|per_?node|device|procs)")
 
 
 def _batches_of_launchers(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
@@ -324,10 +325,10 @@ def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchSta
         yield Problem(agent, what, f"write --world_size={each * nodes}", lines, certain=not launch.has_default_count)
 
 
-_FOLDED = re.compile(r"SLURM_(?:STEP_)?TASKS_PER_NODE|SLURM_JOB_CPUS_PER_NODE")
+_FOLDED = lazy_pattern(r"SLURM_(?:STEP_)?TASKS_PER_NODE|SLURM_JOB_CPUS_PER_NODE")
 
 
-@rule("KIT228")
+@rule("KIT228", needs=("tasks_per_node", "cpus_per_node", "slurm_gpus", "%0", "date", "{0", "seq"))
 def folded_counts(script: BatchScript) -> Iterator[Problem]:
     """A list of counts, or a count with a type, is used as a number.
 
@@ -361,13 +362,13 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
             yield _folded(script, place, name)
 
 
-_PADDED = re.compile(
+_PADDED = lazy_pattern(
     r"[\"']?\$\(\s*(printf\s+[\"']?%0\d+[di][\"']?\s[^)]*|date\s+\+[\"']?%[dHjmMS][\"']?)\)[\"']?|[\"']?\{0\d+\.\.\d+\}"
     r"|\$\(\s*seq\s+-w\s[^)]*\)"
 )
 
 
-_PRINTED = re.compile(r"printf\s+-v\s+(\w+)\s+[\"']?%0\d+[di][\"']?\s")
+_PRINTED = lazy_pattern(r"printf\s+-v\s+(\w+)\s+[\"']?%0\d+[di][\"']?\s")
 
 
 def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
@@ -512,7 +513,7 @@ def _may_hide_options(srun: LaunchStage) -> bool:
     return False
 
 
-_OF_SRUN = re.compile(
+_OF_SRUN = lazy_pattern(
     r"--(ntasks-per-(node|gpu)|cpus-per-task|gpus-per-task|gres|(cpu|gpu|mem)-bind|kill-on-bad-exit)(=|\Z)"
 )
 """Options that only srun has."""

@@ -14,6 +14,7 @@ from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.python_code import chosen_device
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.steps import waits_inside_loop
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.sizes import read_gpu_counts
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -208,7 +209,7 @@ def _sees_one_gpu(script: BatchScript, options: Mapping[str, str]) -> bool:
     )
 
 
-_ONE_RANK = re.compile(r"(?!.*,).*SLURM_(LOCALID|PROCID)")
+_ONE_RANK = lazy_pattern(r"(?!.*,).*SLURM_(LOCALID|PROCID)")
 
 
 def _local_ranks(
@@ -274,7 +275,7 @@ def _device_in_program(script: BatchScript, launch: LaunchLine) -> Origin | None
     return Origin(body.line + choice.line - 1)
 
 
-_MAP = re.compile(r"(?:\A|,)map_(?:gpu|cpu):(\d{1,4}(?:,\d{1,4})*)\Z")
+_MAP = lazy_pattern(r"(?:\A|,)map_(?:gpu|cpu):(\d{1,4}(?:,\d{1,4})*)\Z")
 
 
 def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
@@ -322,4 +323,4 @@ def _same_cpus(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
             yield Problem(stage, what, remedy, (script.line_of_tasks, launch.line), certain=False)
 
 
-_RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
+_RANK_OF_JOB = lazy_pattern(r"\$\{?SLURM_PROCID\}?\Z")

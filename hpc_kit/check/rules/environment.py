@@ -15,20 +15,21 @@ from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.shell_code import CONTAINERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})
-_WITHOUT_CONDA = re.compile(
+_WITHOUT_CONDA = lazy_pattern(
     r"(load|add|purge|list|use|unload|rm|restore|reset|-\S*|(cuda|cudnn|nccl|gcc|gnu|nvhpc|intel|oneapi|openmpi|mpich|cmake"
     r"|git|rocm|slurm|apptainer|singularity)(/\S*)?)\Z",
     re.IGNORECASE,
 )
 """Words of a `module` command that surely brings no conda."""
-_LOGIN = re.compile(r"#!\s*\S+.*\s(-\w*[li]\w*|--login)\b")
+_LOGIN = lazy_pattern(r"#!\s*\S+.*\s(-\w*[li]\w*|--login)\b")
 _QUOTES = "\u2018\u2019\u201c\u201d"
-_TYPOGRAPHIC = re.compile(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
+_TYPOGRAPHIC = lazy_pattern(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
 _TALKS = frozenset({"echo", "printf"})
 _SEARCHES = frozenset({"[", "awk", "find", "git", "grep", "sed", "test", "tr"})
 _KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - _SEARCHES
@@ -286,12 +287,12 @@ def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
             return
 
 
-_BASH_ONLY = re.compile(
+_BASH_ONLY = lazy_pattern(
     r"\s*(?:(?:if|while|until|elif)\s+)?"
     r"(\[\[\s|source\s|declare\s|\w+=\(|\w+\+=|function\s+\w+\s*(?:\(\))?\s*\{|pushd\s|set\s+-\w*o\s+pipefail|\(\()"
 )
-_BASH_INSIDE = re.compile(r"(\[ [^\]]+ ==(?= )|<<<|&>|\$\{\w+(?:\^|,|//|:\d|\[)|\s<\(|\{\d+\.\.\d+\}|\$RANDOM\b)")
-_IN_SH = re.compile(r"(?:\A|[;&|]\s*)(source|declare|pushd|\[\[)\s")
+_BASH_INSIDE = lazy_pattern(r"(\[ [^\]]+ ==(?= )|<<<|&>|\$\{\w+(?:\^|,|//|:\d|\[)|\s<\(|\{\d+\.\.\d+\}|\$RANDOM\b)")
+_IN_SH = lazy_pattern(r"(?:\A|[;&|]\s*)(source|declare|pushd|\[\[)\s")
 
 
 @rule("KIT121", "warning")
@@ -332,7 +333,7 @@ def _bash_in_code(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(shell, what, f"write bash -c instead of {shell.name} -c", (launch.line,))
 
 
-_SYSTEM_FILE = re.compile(r"(~|\$\{?HOME\}?)/\.(bashrc|bash_profile|profile)\Z|/etc/(bashrc|profile|bash\.bashrc)\Z")
+_SYSTEM_FILE = lazy_pattern(r"(~|\$\{?HOME\}?)/\.(bashrc|bash_profile|profile)\Z|/etc/(bashrc|profile|bash\.bashrc)\Z")
 
 
 @rule("KIT124", "warning")
@@ -432,7 +433,7 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
-_DOWNLOADS = re.compile(
+_DOWNLOADS = lazy_pattern(
     r"(?:\S*/)?(?:huggingface-cli|hf)\s+(?:repo\s+)?(?:download|upload)|huggingface_hub\b.*\bdownload|\bsnapshot_download\b"
 )
 _OFFLINE = frozenset({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})

@@ -23,6 +23,7 @@ from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpr
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 
 
 @rule("KIT406")
@@ -97,8 +98,8 @@ def _expressions(script: BatchScript) -> Iterator[_Expression]:
                 yield _Expression(text, "expr", command, step.position, step.options)
 
 
-_COUNTED = re.compile(rf"\s*({NAME})(\+\+|--)\s*")
-_ASSIGNED = re.compile(rf"\s*{NAME}\s*=(?!=)(.*)", re.DOTALL)
+_COUNTED = lazy_pattern(rf"\s*({NAME})(\+\+|--)\s*")
+_ASSIGNED = lazy_pattern(rf"\s*{NAME}\s*=(?!=)(.*)", re.DOTALL)
 
 
 def _zero(script: BatchScript) -> Iterator[Problem]:
@@ -200,14 +201,14 @@ def _goes_on_without(code: str, name: str) -> bool:
     return re.search(rf"\$\{{{name}:?(\+|[-=][^}}])", code) is not None
 
 
-_QUESTIONS = re.compile(
+_QUESTIONS = lazy_pattern(
     r"\[|test|command -[vV]|type|hash|which|(?:e|f|z)?grep -\w*q|pgrep|mountpoint -q|cmp -s|diff -q"
 )
-_ALWAYS_SET = re.compile(
+_ALWAYS_SET = lazy_pattern(
     r"\$\{?(SLURM_(?!ARRAY|RESTART|HET|TMPDIR|EXPORT)\w+|HOME|USER|HOSTNAME|PWD|BASH_\w+|#|@|\*|[0-9?])"
 )
 """Variables of Slurm and arguments: a test of one may always be true."""
-_FILE_OF_ARGUMENT = re.compile(r"-[defrsx]\s+\"?\$\{?\d")
+_FILE_OF_ARGUMENT = lazy_pattern(r"-[defrsx]\s+\"?\$\{?\d")
 
 
 def _false_at_end_of_function(script: BatchScript) -> Iterator[Problem]:
@@ -377,7 +378,7 @@ def _is_call(place: BlockPosition) -> bool:
     return isinstance(place.pipeline.commands[place.pipeline_index], SimpleCommand)
 
 
-_COMPARED = re.compile(r"(?:\$\{?)?([A-Za-z_]\w*)\}?(?:(==|!=|>=|<=|>|<)(\d+))?")
+_COMPARED = lazy_pattern(r"(?:\$\{?)?([A-Za-z_]\w*)\}?(?:(==|!=|>=|<=|>|<)(\d+))?")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
 
 
@@ -448,11 +449,11 @@ def _text_of(script: BatchScript, word: Word, test: _Test) -> _Known | None:
     return _value_of(script, name, test) if not detail or default else None
 
 
-_OF_STATUS = re.compile(
+_OF_STATUS = lazy_pattern(
     r"(?i)rc|ret(val|code)?|(\w+_)?(status|rc|exit|err|code)|e[cs]|exit_?(code|status)|rv|failed|fail"
 )
 
-_STATUS = re.compile(r"\$\?|\$\{\?\}|\$\{PIPESTATUS\[0\]\}")
+_STATUS = lazy_pattern(r"\$\?|\$\{\?\}|\$\{PIPESTATUS\[0\]\}")
 
 
 def _value_of(script: BatchScript, name: str, test: _Test) -> _Known | None:
@@ -474,7 +475,7 @@ def _value_of(script: BatchScript, name: str, test: _Test) -> _Known | None:
     return (each.value.text, lines) if each.is_literal or each.value.has_default else None
 
 
-_USUAL_CODE = re.compile(r"conda|mamba|modulecmd|lmod|module|ssh-agent|spack|brew|dircolors")
+_USUAL_CODE = lazy_pattern(r"conda|mamba|modulecmd|lmod|module|ssh-agent|spack|brew|dircolors")
 
 
 def _is_set_elsewhere(script: BatchScript, name: str, test: _Test) -> bool:

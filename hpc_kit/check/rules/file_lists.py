@@ -19,12 +19,13 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.restarts import LOADS
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _UNPADDED = r"(?:checkpoint-|global_step_?|epoch[=_-]|step[=_-])(?:\*|\[0-9\][*+]|\\d\+)"
 """A pattern for names with a number. The trainers that write these names pad no numbers with zeros."""
 _SORTED_AS_TEXT = "this sorts numbers as text: 9000 comes after 10000, so that an old checkpoint is taken"
-_MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
-_MEASURE = re.compile(r"(?i)loss|acc|score|metric|val_|best|bleu|wer|ppl|iou|f1")
+_MEANS_NEWEST = lazy_pattern(r"(?i)latest|newest|\blast|recent|resume")
+_MEASURE = lazy_pattern(r"(?i)loss|acc|score|metric|val_|best|bleu|wer|ppl|iou|f1")
 """Names of files with a number that is no time."""
 _PRINTING = frozenset({"echo", "logger", "printf"})
 

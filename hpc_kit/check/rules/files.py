@@ -14,14 +14,17 @@ from hpc_kit.check.launch_lines import LOOPS, LaunchLine
 from hpc_kit.check.programs import COPIES, MULTIPLIERS, REMOTE
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import set_variables
+from hpc_kit.lazy_pattern import lazy_pattern
 
-OWN_DISK = re.compile(
+OWN_DISK = lazy_pattern(
     r"(\$\{?(SLURM_TMPDIR|TMPDIR|TMP|JOBFS|SNIC_TMP|L_?SCRATCH|LOCAL_?(DISK|SCRATCH|TMP)(_?DIR)?)\b\}?"
     r"|(/mnt)?/(tmp|dev/shm|(scratch[-_])?(local|local_?scratch|lscratch)([-_]?(disk|nvme|scratch|ssd|tmp)|\d)?))"
     r"(?=/|\Z)"
 )
 """A folder on the disk of the node, by the names that sites use."""
-_MEETS = re.compile(r"(?i)dist|init|rdzv|rendezvous|sync")
+OWN_DISK_WORDS = ("tmp", "jobfs", "scratch", "local", "shm")
+"""Texts of which the name of such a folder has one."""
+_MEETS = lazy_pattern(r"(?i)dist|init|rdzv|rendezvous|sync")
 """An option for the place where ranks meet: --init-method, --dist-url."""
 _MOVES = frozenset({"cd", "popd", "pushd"})
 _SPREADERS = frozenset({"clush", "parallel-scp", "pdcp", "pscp", "sbcast", "scp"})
@@ -29,7 +32,7 @@ _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
 """Programs that name a folder without filling it."""
 
 
-@rule("KIT212", "warning")
+@rule("KIT212", "warning", needs=OWN_DISK_WORDS)
 def first_node_files(script: BatchScript) -> Iterator[Problem]:
     """The script fills a node-local folder on the first node only.
 
@@ -104,8 +107,8 @@ def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     return any(_names(text, folder) for text in texts)
 
 
-_WRITTEN_THERE = re.compile(r"(?i)out|save|log|ckpt|checkpoint|tmp|temp|cache|work|scratch|result|chdir|venv|env")
-_READ_THERE = re.compile(r"(?i)data|train|input|src|source|shards|images?")
+_WRITTEN_THERE = lazy_pattern(r"(?i)out|save|log|ckpt|checkpoint|tmp|temp|cache|work|scratch|result|chdir|venv|env")
+_READ_THERE = lazy_pattern(r"(?i)data|train|input|src|source|shards|images?")
 """Words in an option or variable for a folder of results or temporary files, and for one with data."""
 
 
@@ -214,10 +217,10 @@ def _option_values(words: list[str], option: str, prefix: str) -> list[str]:
     return behind + [match[1] for word in words if (match := re.match(f"(?:{prefix})(.+)", word))]
 
 
-_OF_THIS_NODE = re.compile(rf"{OWN_DISK.pattern}|\$\(mktemp(-d|\.\.\.)?\)(?=/|\Z)")
+_OF_THIS_NODE = lazy_pattern(rf"{OWN_DISK.pattern}|\$\(mktemp(-d|\.\.\.)?\)(?=/|\Z)")
 """A folder of the node, or one with a random name in /tmp."""
 
-_KEEPS_LAST = re.compile(r"(?i)last|latest|newest|current|best|status|state|progress|pid|heartbeat")
+_KEEPS_LAST = lazy_pattern(r"(?i)last|latest|newest|current|best|status|state|progress|pid|heartbeat")
 
 
 @rule("KIT144", "warning")
@@ -252,7 +255,7 @@ def last_line_only(script: BatchScript) -> Iterator[Problem]:
                 break
 
 
-_FOR_ALL = re.compile(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
+_FOR_ALL = lazy_pattern(r"0?[0-7]?[0-7]{2}[2367]\Z|(?:\w*[oa]|)\+\w*w\w*(?:,|\Z)|(?:.*,)?[ugoa]*[oa][ugoa]*=\w*w")
 
 
 @rule("KIT511", "warning", needs=("chmod", "umask"))
@@ -281,7 +284,7 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
 
 
-@rule("KIT503", "warning")
+@rule("KIT503", "warning", needs=("rm ", "rm\t", "find", "kill", "scancel"))
 def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """A clean-up that hits other jobs on the node.
 
@@ -326,7 +329,7 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         yield from _removals(script, launch, words)
 
 
-_SAME_FOR_ALL = re.compile(
+_SAME_FOR_ALL = lazy_pattern(
     r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|LOGNAME|UID|PWD"
     r"|(?!\w*(FAST|SSD|NVME|LOCAL|NODE|JOB|RUN|TASK|TE?MP))(\w+_)?(HOME|WORK|SCRATCH|PROJECT|STORE))\b\}?"
 )
@@ -337,8 +340,8 @@ def differs_between_elements(text: str) -> bool:
     return re.search(r"[$`]", _SAME_FOR_ALL.sub("", text)) is not None
 
 
-_OF_NODE = re.compile(r"/(tmp|dev/shm|local_?scratch|lscratch)/[^/*]")
-_REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
+_OF_NODE = lazy_pattern(r"/(tmp|dev/shm|local_?scratch|lscratch)/[^/*]")
+_REMOVES = lazy_pattern(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 
 
 def removed_folders(step: TracedCommand) -> list[str]:
@@ -375,7 +378,7 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
             yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
 
 
-_SHARED_FOLDER = re.compile(
+_SHARED_FOLDER = lazy_pattern(
     r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*)(/\*)?)?/?\Z"
 )
 
@@ -395,7 +398,7 @@ def _is_shared(script: BatchScript, path: str) -> bool:
     return not own and any(f"{each}/".startswith(f"{path.rstrip('/')}/") for each in caches)
 
 
-_OF_GROUP = re.compile(
+_OF_GROUP = lazy_pattern(
     r"(?!.*(USER|HOME|JOB_?ID|~|/home/|\$\())(/|\$).*/(shared|common|public|group|team)"
     r"(/[\w.-]*(cache|conda|data|envs?|hf|hub|huggingface|models?|tmp|wheels)[\w.-]*)*(/\*)?/?\Z"
 )

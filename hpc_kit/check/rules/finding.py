@@ -84,7 +84,7 @@ class Rule(NamedTuple):
     code: str
     severity: Severity
     check: Check
-    needs: tuple[str, ...] = ()
+    needs: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -96,19 +96,14 @@ class Rule(NamedTuple):
         """The first line of the explanation."""
         return self.text.partition("\n")[0].rstrip(".")
 
-    def applies_to(self, script: BatchScript) -> bool:
-        """Tell whether the rule may find anything in a script."""
-        return not self.needs or script.contains(self.needs)
-
-    def findings(self, script: BatchScript) -> Iterator[Finding]:
-        """Yield the findings of the rule, one per position."""
-        seen: set[tuple[int, int]] = set()
+    def findings(self, script: BatchScript) -> list[Finding]:
+        """Return the findings of the rule, one per position."""
+        # A function of the script may be traced at several calls, with the same fault each time.
+        found: dict[tuple[int, int], Finding] = {}
         for problem in self.check(script):
             line, column = problem.place.line, problem.place.column
-            # A function of the script may be traced at several calls, with the same fault each time.
-            if (line, column) in seen:
+            if (line, column) in found:
                 continue
-            seen.add((line, column))
             severity = self.severity
             if problem.certain is not None:
                 severity = "error" if problem.certain else "warning"
@@ -117,11 +112,12 @@ class Rule(NamedTuple):
                 text = script.lines[number - 1]
                 evidence.append(SourceLine(number, text.replace(problem.secret, "***") if problem.secret else text))
             shown = (problem.what, problem.remedy, problem.found, tuple(evidence))
-            yield Finding(self.code, severity, line, column, *shown, problem.edits)
+            found[line, column] = Finding(self.code, severity, line, column, *shown, problem.edits)
+        return list(found.values())
 
 
 def rule(code: str, severity: Severity = "error", *, needs: tuple[str, ...] = ()) -> Callable[[Check], Rule]:
     """Make a rule of a function. The docstring of the function explains the rule."""
     # A text that contains another one of them is needless.
-    shortest = tuple(text for text in needs if not any(other in text for other in needs if other != text))
+    shortest = frozenset(text for text in needs if not any(other in text for other in needs if other != text))
     return lambda check: Rule(code, severity, check, shortest)

@@ -11,6 +11,7 @@ from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.lazy_pattern import lazy_pattern
 
 
 @rule("KIT224", "warning", needs=("num_nodes", "num-nodes", "trainer."))
@@ -110,11 +111,11 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
     yield from _short_ray_loop(script, [launch for launch, options in starts if "address" in options])
 
 
-_LOOP = re.compile(
+_LOOP = lazy_pattern(
     r"\bfor\s*\(\(\s*\w+\s*=\s*(?P<first>\d{1,6})\s*;\s*\w+\s*(?P<than><=?)\s*(?P<last>[^;]+);"
     r"|\bfor\s+\w+\s+in\s+\$\(\s*seq\s+(?P<from>\d{1,6})\s+(?P<to>[^;]+)\)\s*(;|\Z)"
 )
-_NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]\]\}")
+_NODES = lazy_pattern(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]\]\}")
 
 
 def _short_ray_loop(script: BatchScript, workers: list[LaunchLine]) -> Iterator[Problem]:
@@ -191,7 +192,7 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
 _FOREIGN = {
     "jsrun": "LSF", "lrun": "LSF", "bsub": "LSF", "aprun": "ALPS", "qsub": "PBS or Grid Engine",
 }  # fmt: skip
-_FOREIGN_VARIABLE = re.compile(r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z")
+_FOREIGN_VARIABLE = lazy_pattern(r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z")
 
 
 @rule(
@@ -243,7 +244,7 @@ _EXCLUSIVE = (
     ("train-samples", "lr-decay-iters"), ("train-iters", "lr-decay-samples"), ("train-iters", "lr-warmup-samples"),
 )  # fmt: skip
 """Options of which Transformers, Megatron-LM and DeepSpeed's examples accept one."""
-_OF_MEGATRON = re.compile(r"micro-batch-size|lr-(decay|warmup)-|.*model-parallel-size")
+_OF_MEGATRON = lazy_pattern(r"micro-batch-size|lr-(decay|warmup)-|.*model-parallel-size")
 _OFF = frozenset({"0", "false", "no", "none", "off"})
 
 
@@ -303,8 +304,8 @@ def _strategies_of_best_model(launch: LaunchLine) -> Iterator[Problem]:
         yield Problem(saves, what, "make --save_steps a multiple of --eval_steps", (launch.line,))
 
 
-_OF_HYDRA = re.compile(r"\+{0,2}hydra[./]|--config-(name|path|dir)\b|\+\+?\w[\w.@/]*=")
-_SWEEP = re.compile(r"\+{0,2}[A-Za-z][\w.@/]*=[^\[{(\"'$\s,]+(,[^\[\]{}()\"'\s,]+)+\Z")
+_OF_HYDRA = lazy_pattern(r"\+{0,2}hydra[./]|--config-(name|path|dir)\b|\+\+?\w[\w.@/]*=")
+_SWEEP = lazy_pattern(r"\+{0,2}[A-Za-z][\w.@/]*=[^\[{(\"'$\s,]+(,[^\[\]{}()\"'\s,]+)+\Z")
 
 
 @rule("KIT233")

@@ -25,6 +25,7 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import MPIRUN_WORDS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.launch_line import nothing_unknown
+from hpc_kit.lazy_pattern import lazy_pattern
 
 
 @rule("KIT215", needs=("deepspeed",))
@@ -126,7 +127,7 @@ _READS_HOSTS = frozenset(
     {"cat", "chmod", "cp", "echo", "grep", "head", "ls", "mkdir", "rm", "tail", "test", "touch", "wc", "["}
 )
 _FILTERS = frozenset({"cat", "grep", "head", "sort", "tail", "tee", "uniq"})
-_LISTS_HOSTS = re.compile(r"scontrol\s+show\s+hostnames?\b|srun\s.*\bhostname\b|hostname\b|nodeset\s+-e")
+_LISTS_HOSTS = lazy_pattern(r"scontrol\s+show\s+hostnames?\b|srun\s.*\bhostname\b|hostname\b|nodeset\s+-e")
 
 
 def _prints_hosts(script: BatchScript, pipeline: Pipeline, seen: frozenset[str] = frozenset()) -> bool:

@@ -26,6 +26,7 @@ from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import COPIES
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
@@ -37,7 +38,7 @@ _PRINTS = frozenset({"true", ":", "echo", "printf"})
 """Commands that always succeed."""
 
 
-_RELIES = re.compile(r"sbatch .*\bafterok:\S*SLURM_JOB_?ID|touch .*(?i:done|complete|success|finish)")
+_RELIES = lazy_pattern(r"sbatch .*\bafterok:\S*SLURM_JOB_?ID|touch .*(?i:done|complete|success|finish)")
 """A command that is wrong after a failure. A job without a dependency may look by itself for the results."""
 
 
@@ -498,7 +499,7 @@ def _is_short(step: TracedCommand) -> bool:
     return step.name in _SHORT
 
 
-_SHORT_LIVED = re.compile(r"SLURM_\w*JOB_?ID|(?i:te?mp)|\$\(mktemp|cache|/dev/shm")
+_SHORT_LIVED = lazy_pattern(r"SLURM_\w*JOB_?ID|(?i:te?mp)|\$\(mktemp|cache|/dev/shm")
 
 
 @rule("KIT407", "warning")
@@ -531,7 +532,7 @@ def deleted_source(script: BatchScript) -> Iterator[Problem]:
                 break
 
 
-_PROJECT = re.compile(r"\.|~|\$\{?(?:SLURM_SUBMIT_DIR|HOME|OLDPWD)\}?")
+_PROJECT = lazy_pattern(r"\.|~|\$\{?(?:SLURM_SUBMIT_DIR|HOME|OLDPWD)\}?")
 
 
 def _mirrored_over_project(script: BatchScript) -> Iterator[Problem]:

@@ -14,16 +14,17 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import LONG_DASHES, MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus
 from hpc_kit.slurm.versions import first_release_with
 
-_LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
-_LONG_DASH = re.compile(rf"(-?[{LONG_DASHES}][{LONG_DASHES}-]?)(?:([A-Za-z])(?![A-Za-z])|[A-Za-z])")
+_LOOKS_LIKE_OPTIONS = lazy_pattern(r"(#+\w+)\s+-{1,2}[A-Za-z]")
+_LONG_DASH = lazy_pattern(rf"(-?[{LONG_DASHES}][{LONG_DASHES}-]?)(?:([A-Za-z])(?![A-Za-z])|[A-Za-z])")
 """An option behind a long dash. Word processors make one of the two dashes of a long option, too."""
-_INDENTED = re.compile(rf"\s+(?={MARK}\s+-)")
-_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
+_INDENTED = lazy_pattern(rf"\s+(?={MARK}\s+-)")
+_VARIABLE = lazy_pattern(r"\$\{?[A-Za-z_]\w*")
 _SIZES = (
     frozenset({"nodes", "nodelist"}),
     frozenset({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}),
@@ -236,7 +237,7 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
             yield from _patterns(launch.program.words)
 
 
-_PATTERN = re.compile(r"(?<![^/_.=-])%([jxAJ])(?=[/_.-]|\Z)")
+_PATTERN = lazy_pattern(r"(?<![^/_.=-])%([jxAJ])(?=[/_.-]|\Z)")
 
 
 def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from hpc_kit.check.programs import HELPER_PROGRAMS, MPIRUN_WORDS
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.sizes import JobSize
 from hpc_kit.spec.shell_code import CONTAINERS
 
@@ -25,7 +26,7 @@ _STARTS_OTHERS = frozenset({
     "submit", "submitit", "submitter", "workflow",
 })  # fmt: skip
 """Words in the names of Python programs that may call srun themselves."""
-_RANKS = re.compile(
+_RANKS = lazy_pattern(
     r"(\w+_)?(RANK|PROCESS_(ID|INDEX)|PROC_?ID|NODE_?ID|NODE_INDEX|MACHINE_ID|LOCAL_?ID|WORKER_ID)\Z"
     r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES\Z"
 )
@@ -228,7 +229,7 @@ def premature_expansion(script: BatchScript) -> Iterator[Problem]:
     yield from _early_in_other_job(script)
 
 
-_OF_ELEMENT = re.compile(r"SLURM_(ARRAY_TASK_ID|PROCID|LOCALID|NODEID)\Z")
+_OF_ELEMENT = lazy_pattern(r"SLURM_(ARRAY_TASK_ID|PROCID|LOCALID|NODEID)\Z")
 
 
 def _early_in_other_job(script: BatchScript) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _TRANSPORTS = {
     "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
@@ -19,7 +20,7 @@ _TRANSPORTS = {
 _GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
 
 
-@rule("KIT315", "warning")
+@rule("KIT315", "warning", needs=("gloo", "nccl"))
 def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """NCCL's fast transports are switched off.
 
@@ -48,12 +49,12 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
         yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
 
 
-_OF_ONE_HOST = re.compile(r"lo|(docker|virbr|podman|cni|veth|br-)\w*")
+_OF_ONE_HOST = lazy_pattern(r"lo|(docker|virbr|podman|cni|veth|br-)\w*")
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-@rule("KIT316", "warning")
+@rule("KIT316", "warning", needs=("ifname", "nccl_ib_hca"))
 def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     """The name of a network interface that many nodes do not have.
 
@@ -84,7 +85,7 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, "remove it, or name a device that `ibv_devices` shows, such as mlx5_0")
 
 
-@rule("KIT309")
+@rule("KIT309", needs=("ifname",))
 def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """NCCL or Gloo uses the loopback interface, and the job has several nodes.
 

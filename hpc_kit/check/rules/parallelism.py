@@ -11,6 +11,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _DEGREES = {
     "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree", "tp", "tp-size"),
@@ -20,9 +21,21 @@ _DEGREES = {
 }
 _DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree", "data-parallel-shard-degree")
 """Options of Megatron-LM, NeMo, torchtitan and programs after them."""
+_DEGREE_WORDS = (
+    "parallel",
+    "heads",
+    "tp=",
+    "pp=",
+    "cp=",
+    "-tp",
+    "-pp",
+    "-cp ",
+    *(f"{axis}{dash}size" for axis in ("tp", "pp", "cp") for dash in "-_"),
+)
+"""Texts of which one of these options, or a part of the model that they divide, has one."""
 
 
-@rule("KIT216")
+@rule("KIT216", needs=_DEGREE_WORDS)
 def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     """The degrees of parallelism do not fit the number of ranks, or the model.
 
@@ -113,7 +126,7 @@ _SHARED = (
     ("num-experts", "expert-model-parallel-size", "expert parallel ranks cannot share {} experts evenly"),
 )
 """Megatron-LM's arguments of which one must be a multiple of the other."""
-_UNEVEN = re.compile(
+_UNEVEN = lazy_pattern(
     r"--(decoder-(first|last)-pipeline|account-for-|pipeline-model-parallel-layout|kv-channels|head-dim)"
 )
 """Options that split unevenly."""

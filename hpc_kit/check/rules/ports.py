@@ -15,9 +15,10 @@ from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.rendezvous import LOOPBACK, is_for_one_rank, urls_of
 from hpc_kit.check.rules.steps import calls_at_once
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.sizes import size_of_job
 
-_PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
+_PORTS = lazy_pattern(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
@@ -163,7 +164,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
         yield Problem(text.slice_of(*port.span(1)), what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
 
 
-_DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\bdate\s[^)`]*%[sN]|\.bind\(\(")
+_DRAWN = lazy_pattern(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\bdate\s[^)`]*%[sN]|\.bind\(\(")
 _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 

@@ -13,12 +13,13 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, parse_launch
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import sets
 from hpc_kit.check.text_edits import Edit, delete_line
+from hpc_kit.lazy_pattern import lazy_pattern
 
-LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
+LOOPBACK = lazy_pattern(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
 _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
-_URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
+_URL = lazy_pattern(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
 """The init_method of init_process_group as an option of a program: --dist-url tcp://HOST:PORT."""
-_THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
+_THIS_HOST = lazy_pattern(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
 _MEET = "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun does not read MASTER_ADDR"
 
 
@@ -112,7 +113,7 @@ _HANDED_ON = (
     r"\s(-e|--env)[= ]+\S*(?<![\w${{]){}\b",
 )
 """Ways to pass a variable on: by the shell, srun, mpirun, or to a container."""
-_READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
+_READ_BY_PROGRAMS = lazy_pattern(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
 @rule("KIT304")
@@ -157,18 +158,18 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
 
 _FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 _NO_HOST = "this is no host name: the node list looks like gpu[01-04]"
-_HOST = re.compile(
+_HOST = lazy_pattern(
     r"(\w+_)?(MASTER|MAIN|HEAD|FIRST|LEADER|ROOT|RDZV|COORDINATOR)(_?(ADDR|ADDRESS|NODE|HOST|IP|NAME|ENDPOINT))*\Z"
 )
 _LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
 _SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
 """The list as the input of a program that does not know its brackets."""
-_WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
-_ALL_NAMES = re.compile(r"[\"']?(\$\(|`)\s*scontrol\s+show\s+hostnames?(\s+[\"']?\$\{?\w+\}?[\"']?)?\s*[)`][\"']?\Z")
+_WHOLE = lazy_pattern(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
+_ALL_NAMES = lazy_pattern(r"[\"']?(\$\(|`)\s*scontrol\s+show\s+hostnames?(\s+[\"']?\$\{?\w+\}?[\"']?)?\s*[)`][\"']?\Z")
 _CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
-_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
-_BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
-_RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
+_AT_COMMA = lazy_pattern(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
+_BY_COLUMN = lazy_pattern(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
+_RANK = lazy_pattern(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
 
 
 @rule("KIT305", needs=("nodelist", "hostname"))
@@ -212,7 +213,7 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, remedy, lines, certain=certain, edits=_first_host(each))
 
 
-_OF_IP = re.compile(r"(\w+_)?IP(_?(ADDR|ADDRESS))?\Z")
+_OF_IP = lazy_pattern(r"(\w+_)?IP(_?(ADDR|ADDRESS))?\Z")
 _EACH_LINE = {
     "awk": re.compile(r"(?:-F\s*\S+ )?\s*[\"']?\{\s*print \\?\$\w+;?\s*\}[\"']?"),
     "cut": re.compile(r".+"),
@@ -251,7 +252,7 @@ def _only_commands(value: Word) -> list[Part]:
 
 
 _PLACED = frozenset({"exclude", "nodefile", "nodelist", "relative"})
-_HOSTNAME = re.compile(r"(/\S*/)?hostname( -\S+)*")
+_HOSTNAME = lazy_pattern(r"(/\S*/)?hostname( -\S+)*")
 
 
 def _prints_every_host(script: BatchScript, part: Part) -> bool:
@@ -350,12 +351,12 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, f"write {each.name}={_FIRST}", edits=edits)
 
 
-_OTHER_HOST = re.compile(
+_OTHER_HOST = lazy_pattern(
     r"\btail\s+(-n\s*)?-?1\b|\bsort\s+-\w*[rR]|\bshuf\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
 )
-_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(.+)\]\}[\"']?\Z")
-_OTHER_INDEX = re.compile(r"-\d+|[1-9]\d*|.*(#\w+\[[@*]\]|N_?NODES|NUM_NODES).*-\s*1\W*")
-_UNORDERED = re.compile(
+_ELEMENT = lazy_pattern(r"\A[\"']?\$\{(\w+)\[(.+)\]\}[\"']?\Z")
+_OTHER_INDEX = lazy_pattern(r"-\d+|[1-9]\d*|.*(#\w+\[[@*]\]|N_?NODES|NUM_NODES).*-\s*1\W*")
+_UNORDERED = lazy_pattern(
     r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))"
     r"[^|]*\bhostname\b[^|]*\|\s*head"
 )
@@ -395,7 +396,7 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, remedy, lines, certain=bool(other))
 
 
-_COMPONENT = re.compile(r"SLURM_(?:JOB_)?NODELIST(?:_(?:HET|PACK)_GROUP_(\d))?\b")
+_COMPONENT = lazy_pattern(r"SLURM_(?:JOB_)?NODELIST(?:_(?:HET|PACK)_GROUP_(\d))?\b")
 
 
 def _host_of_other_component(script: BatchScript) -> Iterator[Problem]:

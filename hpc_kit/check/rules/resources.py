@@ -12,6 +12,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import DirectiveOption
 from hpc_kit.slurm.partitions import JobPart, find_partition_obstacle
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, parse_count, size_of_job
@@ -21,12 +22,16 @@ from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job_checks import find_unlisted
 from hpc_kit.spec.partition_checks import partitions_of
 
-_MIG = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
+_MIG = lazy_pattern(r"\d+g\.\d+gb", re.IGNORECASE)
 
 
-_GPU_PARTITION = re.compile(
+_GPU_PARTITION = lazy_pattern(
     r"(?:.*[-_])?(?:gpus?|a100|a[1-4]0|v100|h[12]00|l40s?|b200|gh200|mi\d{3}\w?)(?:[-_.].*|\d*)?\Z", re.IGNORECASE
 )
+
+
+_OF_GPUS = lazy_pattern(r"gpus|gres|tres|\w+-per-gpu")
+"""Options that ask for GPUs."""
 
 
 @rule("KIT133", "warning")
@@ -46,9 +51,10 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     # `--constraint=gpu` selects whole nodes where jobs get no others.
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
+    if any(map(_OF_GPUS.match, script.options)):
+        return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
-    given = [*script.options, *(name for each in steps for name in each.options)]
-    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in given)
+    asks = any(_OF_GPUS.match(name) for each in steps for name in each.options)
     on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
     # A comment may tell how to submit the script.
@@ -106,14 +112,14 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
 
 
 _HOURS = frozenset({12, 24, 36, 48, 72, 96, 120, 168})
-_SHORT_TIME = re.compile(r"0?[1-4]:00|0?0:\d\d")
-_RATHER_HOURS = re.compile(r"0?[68]:00|1[68]:00")
-_BRIEF = re.compile(
+_SHORT_TIME = lazy_pattern(r"0?[1-4]:00|0?0:\d\d")
+_RATHER_HOURS = lazy_pattern(r"0?[68]:00|1[68]:00")
+_BRIEF = lazy_pattern(
     r"(?i)test|debug|short|quick|smoke|dev|express|minute|\bmin\b|bench|tutorial|course|exercise|lecture|demo|example|toy"
     r"|mnist|hello|sanity|profil|warm|\bchecks?\b|\blimit[-_]|max[-_]?(steps|iters)[= ]\d{1,3}\b|epochs?[= ]\d\b"
 )
-_LONG_WORK = re.compile(r"(?i)train|tun(e|ing)|sft|dpo|distil")
-_UNITS = re.compile(
+_LONG_WORK = lazy_pattern(r"(?i)train|tun(e|ing)|sft|dpo|distil")
+_UNITS = lazy_pattern(
     r"(?i)\b\d*\s*(h|hrs?|hours?|d|days?)\b|\b(one|two|three|four|five|six|eight|ten|twelve)\s+(hours?|days?)"
 )
 
@@ -185,7 +191,7 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
         yield from _files_in_memory(script)
 
 
-_IN_MEMORY = re.compile(r"\A/dev/shm/")
+_IN_MEMORY = lazy_pattern(r"\A/dev/shm/")
 
 
 def _files_in_memory(script: BatchScript) -> Iterator[Problem]:
@@ -208,7 +214,7 @@ def _files_in_memory(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, "request the memory for the files, or use a local disk", (memory.line,))
 
 
-_SIZE = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?) ?([GT])(?:i?B)?\b")
+_SIZE = lazy_pattern(r"(?<![\w.-])(\d+(?:\.\d+)?) ?([GT])(?:i?B)?\b")
 _BETWEEN = r"[\s:=~,(|-]*(?:(?:is|are|has|takes|of|about|around|approx\.?|ca\.?)[\s~(]+){0,2}"
 
 
@@ -253,7 +259,7 @@ def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_GPU_MODEL = re.compile(
+_GPU_MODEL = lazy_pattern(
     r"(?i)(?:gpu[-_]?)?(a(?:10|16|30|40|100|800)|v100s?|[hb](?:20|100|200|300|800)|l(?:4|40s?)|gh200|gb[23]00|mi\d{3}x?"
     r"|p(?:4|40|100)|k[48]0|t4|rtx[-_]?\w*\d\w*|titan\w*)"
 )

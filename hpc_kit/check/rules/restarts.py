@@ -12,13 +12,14 @@ from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.programs import AUXILIARY_NAME
-from hpc_kit.check.rules.files import OWN_DISK, removed_folders
+from hpc_kit.check.rules.files import OWN_DISK, OWN_DISK_WORDS, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.job_end import trace_exit_status
 from hpc_kit.check.rules.signals import duration_of_timeout, read_signal, traps_for
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 
-_REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
+_REQUEUES = lazy_pattern(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
 
 
 def _requeues(script: BatchScript) -> Place | None:
@@ -110,18 +111,18 @@ def overwritten_files(step: TracedCommand) -> list[Word]:
     return [each.name for each in files if not each.appends]
 
 
-_RESUMES = re.compile(
+_RESUMES = lazy_pattern(
     r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.IGNORECASE
 )
 _DATE = "$(date"
-_STARTS_ANEW = re.compile(
+_STARTS_ANEW = lazy_pattern(
     r"--overwrite[-_]output[-_]dir(?!=(false|0))|--no[-_](resume|load)|--from[-_]scratch|--fresh(?![-_\w])"
     r"|[-\w.]*resume\w*=(false|no|none|never|0)\Z",
     re.IGNORECASE,
 )
 
 
-@rule("KIT415", "warning")
+@rule("KIT415", "warning", needs=("requeue", "sbatch", "%1", "last", "latest", "newest", "current"))
 def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     """A requeued job starts its training from the beginning.
 
@@ -230,9 +231,9 @@ def _new_folder_in_chain(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_FOLDER = re.compile(r"(?i)ckpt|checkpoint|save|(out|output|work|run|exp|root|results?)\w*[-_.]?(dir|path|folder)")
+_FOLDER = lazy_pattern(r"(?i)ckpt|checkpoint|save|(out|output|work|run|exp|root|results?)\w*[-_.]?(dir|path|folder)")
 """An option for the folder of checkpoints."""
-_NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
+_NEWEST = lazy_pattern(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
 """The name of a file for the newest checkpoint."""
 
 
@@ -255,8 +256,8 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_OF_CHECKPOINT = re.compile(r"(?i)ckpt|checkpoint|save|resume|load")
-_COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
+_OF_CHECKPOINT = lazy_pattern(r"(?i)ckpt|checkpoint|save|resume|load")
+_COPIES = lazy_pattern(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
 
 
 def _copies_from(script: BatchScript, folder: str, last: TracedCommand | None) -> bool:
@@ -287,12 +288,12 @@ def _may_be_in(script: BatchScript, path: str, folder: str) -> bool:
     return path.startswith("$(") or (name is not None and name[1] in script.assigned | script.loop_variables)
 
 
-_SAVES = re.compile(
+_SAVES = lazy_pattern(
     r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
     r"|(work|root)[-_]?(dir|path|folder)",
     re.IGNORECASE,
 )
-LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
+LOADS = lazy_pattern(r"resume|load|restore", re.IGNORECASE)
 """An option that loads a checkpoint."""
 
 
@@ -357,7 +358,7 @@ def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]
     return next((path for option, path in inside if pattern.search(option)), None)
 
 
-@rule("KIT417")
+@rule("KIT417", needs=("requeue", "sbatch", "trap"))
 def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     """A requeue that Slurm refuses, or that never stops.
 
@@ -408,7 +409,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
 
 
-_AFTER_THIS_JOB = re.compile(r"\bafterok:[\"']?\$\{?SLURM_JOB_?ID\b")
+_AFTER_THIS_JOB = lazy_pattern(r"\bafterok:[\"']?\$\{?SLURM_JOB_?ID\b")
 
 
 def _unmet_chain(script: BatchScript) -> Iterator[Problem]:
@@ -560,12 +561,12 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
     return (_counts_on(step) or (again and step.is_conditional)) and not leaves
 
 
-_RESULTS = re.compile(
+_RESULTS = lazy_pattern(
     r"-*(?:\w*[-_.])?(?:(?:out|output|save|results?)(?:[-_](?:dir|path|folder))?|(?:ckpt|checkpoints?|default[-_]root)[-_]dir)\Z"
 )
 
 
-@rule("KIT428", "warning")
+@rule("KIT428", "warning", needs=OWN_DISK_WORDS)
 def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     """The result of the training stays on the disk of the node.
 

@@ -12,12 +12,13 @@ from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
-from hpc_kit.spec.secrets import SHAPES, find_secrets, is_secret, is_secret_name
+from hpc_kit.lazy_pattern import lazy_pattern
+from hpc_kit.spec.secrets import SHAPES, TEXTS, find_secrets, is_secret, is_secret_name
 
 _TALKS = frozenset({"echo", "printf"})
 
 
-@rule("KIT501")
+@rule("KIT501", needs=(*TEXTS, "netrc", "kaggle.json"))
 def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """The script contains a secret.
 
@@ -56,7 +57,7 @@ _PRINTING = frozenset({"cat", "declare", "env", "export", "printenv", "set", "sr
 """Commands that may print a secret."""
 _PASSES_ON = frozenset({"cat", "head", "sort", "tee"})
 """Programs behind a pipe that print what they read."""
-_SECRET_FILE = re.compile(
+_SECRET_FILE = lazy_pattern(
     r"(?i)(secrets?|tokens?|credentials?|(?<![a-z])(api_?)?keys?)(\.(env|sh))?\Z|\.netrc\Z|/kaggle\.json\Z"
 )
 
@@ -146,7 +147,7 @@ def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
             return
 
 
-_SECRET_OPTION = re.compile(
+_SECRET_OPTION = lazy_pattern(
     r"--(token|(\w+[-_])?((hf|hub|auth|access|api|github|wandb|user)[-_]token|api[-_]?key|password|secret))(=|\Z)"
 )
 

@@ -10,13 +10,14 @@ from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.lazy_pattern import lazy_pattern
 
 _MODULES = frozenset({"ml", "module"})
 _SET_UP = _MODULES | {"source", ".", "conda", "mamba", "micromamba"}
 """Commands that may set up the environment of the shell."""
 
 _LOADS = frozenset({"add", "load", "restore", "swap", "switch", "try-load", "use"})
-_LOADS_NOTHING = re.compile(
+_LOADS_NOTHING = lazy_pattern(
     r"\Z|-|av|del|describe|disable|help|is-|key|list|ls\Z|overview|purge|reset|rm\Z|save|show|spider|tablelist|un|whatis"
 )
 """Further words behind `ml`, which loads any other word as a module."""
@@ -39,7 +40,7 @@ def sets_up(step: TracedCommand) -> bool:
     return second == "activate"
 
 
-_SET_UP_FILE = re.compile(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z")
+_SET_UP_FILE = lazy_pattern(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z")
 
 
 def _read_in_pipe(script: BatchScript) -> Iterator[Problem]:
@@ -169,7 +170,7 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             yield Problem(step, what, remedy, (before.line, after.line))
 
 
-_OTHER_PYTHON = re.compile(r"(?i)(cray-)?(python|anaconda|miniconda|miniforge|mambaforge)\d?(/|\Z)")
+_OTHER_PYTHON = lazy_pattern(r"(?i)(cray-)?(python|anaconda|miniconda|miniforge|mambaforge)\d?(/|\Z)")
 
 
 def _hidden_by_module(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
@@ -244,7 +245,7 @@ def login_shell_in_task(script: BatchScript) -> Iterator[Problem]:
             yield Problem(shell, what, "write bash -c, without -l", (before[-1].line, launch.line))
 
 
-_OWN_FOLDER = re.compile(
+_OWN_FOLDER = lazy_pattern(
     r"(dirname|realpath|readlink)\b[^|;]*?[\"'\s]\$\{?(0|BASH_SOURCE)\b|\$\{(0|BASH_SOURCE(\[0\])?)%/\*\}"
 )
 
@@ -273,8 +274,8 @@ def folder_of_the_copy(script: BatchScript) -> Iterator[Problem]:
                 return
 
 
-_OF_THIS_JOB = re.compile(r"\$\{?SLURM_(JOB_?ID|ARRAY_JOB_ID)\b")
-_MADE_BY_SITE = re.compile(
+_OF_THIS_JOB = lazy_pattern(r"\$\{?SLURM_(JOB_?ID|ARRAY_JOB_ID)\b")
+_MADE_BY_SITE = lazy_pattern(
     r"(?i)tmp|local|ssd|nvme|jobfs|slurm(?!_SUBMIT_DIR|_JOB_?ID|_ARRAY_JOB_ID)|node|spool|\bjobs?\b"
 )
 _CREATES_NOTHING = frozenset({

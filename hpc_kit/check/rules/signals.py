@@ -15,6 +15,7 @@ from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.job_end import trace_exit_status
 from hpc_kit.errors import HpcKitError
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 
 _SHORTEST_LEAD = 30
@@ -65,7 +66,7 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
         )
 
 
-_FROM_OUTSIDE = re.compile(
+_FROM_OUTSIDE = lazy_pattern(
     r"(SLURM|CUDA|PBS)_|(\w+_)?(TMP|TEMP|SCRATCH|WORK|HOME|USER|PROJECT|LOCAL|STORE|PATH)(_?DIR)?\Z|(LOGNAME|(OLD)?PWD|HOSTNAME)\Z"
 )
 """Variables that Slurm, the login or the site sets."""
@@ -181,13 +182,13 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
         yield Problem(directive, what, longer, lines, certain=False)
 
 
-_SAVING = re.compile(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
-_DURATION = re.compile(
+_SAVING = lazy_pattern(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
+_DURATION = lazy_pattern(
     r"(?i)(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
     r"(?!\s*(before|ahead|earl|prior|lead))"
 )
 
-_REPEATED = re.compile(r"(?i)\b(ago|after|apart|each|every|interval|mark|once|one in|per)\b")
+_REPEATED = lazy_pattern(r"(?i)\b(ago|after|apart|each|every|interval|mark|once|one in|per)\b")
 """Words for the time between two checkpoints, or of one."""
 
 
@@ -297,7 +298,7 @@ def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@rule("KIT431", "warning")
+@rule("KIT431", "warning", needs=("timeout", "exit", "stop", "limit", "max"))
 def late_timeout(script: BatchScript) -> Iterator[Problem]:
     """`timeout`, or the program's own limit, ends the training too late or too early.
 
@@ -337,7 +338,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(word, what, "make it some minutes less than --time", (script.line_of("time"),))
 
 
-_DURATION_OF_TIMEOUT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
+_DURATION_OF_TIMEOUT = lazy_pattern(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
 
 
 def duration_of_timeout(launch: LaunchLine) -> ExpandedText | None:
@@ -346,7 +347,7 @@ def duration_of_timeout(launch: LaunchLine) -> ExpandedText | None:
     return next((stage.words[-1 - len(following.words)] for stage, following in pairs), None)
 
 
-_OWN_LIMIT = re.compile(
+_OWN_LIMIT = lazy_pattern(
     r"[-+]*(?:\w+\.)*(?:(?:exit[-_]duration[-_]in|exit[-_]after|stop[-_]after|(?:time|wall|run)[-_]?(?:time)?[-_]?limit"
     r"|max(?:[-_](?:run|wall|train|training))?(?:[-_]?(?:time|duration))?(?:[-_]in)?)"
     r"[-_](?P<unit>hour|min|minute|sec|second)s?|(?P<clock>max[-_]time))\Z"

@@ -16,6 +16,7 @@ from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage, is_known_
 from hpc_kit.check.programs import SERVER_MODULES, SERVERS, SHELL_BUILTINS, runs_forever
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.variables import sets
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GpuCounts, JobSize, parse_count, read_gpu_counts, size_of_step
 
 _PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
@@ -249,7 +250,7 @@ def _trains_alone(script: BatchScript, launch: LaunchLine) -> bool:
     return re.search(r"RANK|WORLD_SIZE|MASTER_|PMI|PROCID|prolog", script.code) is None
 
 
-_PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")
+_PREPARES = lazy_pattern(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")
 
 
 def _own_workers(launch: LaunchLine) -> ExpandedText | None:
@@ -354,7 +355,7 @@ class _Claim(NamedTuple):
         return _MEMORY if on_one_node and (self.whole_memory or other.whole_memory) else ""
 
 
-_ONE_HOST = re.compile(r"[\w.-]+\Z|\$\{?([A-Za-z_]\w*)(?:\[\d+\])?\}?\Z")
+_ONE_HOST = lazy_pattern(r"[\w.-]+\Z|\$\{?([A-Za-z_]\w*)(?:\[\d+\])?\}?\Z")
 
 
 def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
@@ -390,7 +391,7 @@ def never_ends(launch: LaunchLine) -> bool:
     return not limited and (bool(endless) or runs_forever(launch.program.texts))
 
 
-_ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
+_ENDLESS_LOOP = lazy_pattern(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
 
 
 def calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
@@ -409,7 +410,7 @@ def waits_inside_loop(script: BatchScript, step: TracedCommand) -> bool:
     return gets or any(other.name == "wait" for other in inside)
 
 
-_RECORD = re.compile(r"\s*(\*|[\d$]\S*)\s+\S")
+_RECORD = lazy_pattern(r"\s*(\*|[\d$]\S*)\s+\S")
 
 
 @rule("KIT232", needs=("--mu",))

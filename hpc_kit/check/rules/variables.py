@@ -14,6 +14,7 @@ from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
+from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
 
 
@@ -56,16 +57,19 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
+    variables = [part for _, part in script.nested_parts if part.kind == "variable" and part.text.isidentifier()]
+    unset = [part for part in variables if part.text not in script.assigned and part.text not in JOB_VARIABLES]
+    unset = [part for part in unset if not _HAS_DEFAULT.match(part.detail)]
+    if not unset:
+        return
     known = set_variables(script)
     seen = set[str]()
     meant: dict[str, str | None] = {}
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
-    for _, part in script.nested_parts:
+    for part in unset:
         name = part.text
-        if part.kind != "variable" or name in known or name in seen or not name.isidentifier():
-            continue
-        if _HAS_DEFAULT.match(part.detail):
+        if name in known or name in seen:
             continue
         if name not in meant:
             if script.tests_variable(name):
@@ -87,7 +91,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
 
 
-_HAS_DEFAULT = re.compile(r":?[-+?=]")
+_HAS_DEFAULT = lazy_pattern(r":?[-+?=]")
 
 
 def _unread_variables(script: BatchScript) -> list[str]:
@@ -97,7 +101,7 @@ def _unread_variables(script: BatchScript) -> list[str]:
     return [name for name in own if uses[name] == 1]
 
 
-_SET_OUTSIDE = re.compile(
+_SET_OUTSIDE = lazy_pattern(
     r"(CONDA|CUDA|HIP|HSA|MKL|MPI|NCCL|OMPI|PYTHON|ROCM|ROCR|SLURM|TORCH|UCX|WANDB)_"
     r"|\w+_(HOME|PREFIX|ROOT|(INC|INCLUDE|LIB|LIBRARY)(_?(DIR|PATH))?)\Z"
 )
@@ -135,7 +139,7 @@ def _resembling(name: str, known: set[str]) -> str | None:
     return None
 
 
-_WHOLE_LIST = re.compile(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
+_WHOLE_LIST = lazy_pattern(rf"\"?\$\{{({NAME})\[[@*]\]\}}\"?")
 
 
 @rule("KIT139", needs=("=(",))
@@ -307,23 +311,23 @@ def expanded_shards(script: BatchScript) -> Iterator[Problem]:
 
 
 _EXPANSION = r"\$(?:\w+|\{[^{}]*\}|\(+(?:[^{}()]|\{[^{}]*\}|\([^()]*\))*\)+)"
-_VARIABLE_RANGE = re.compile(
+_VARIABLE_RANGE = lazy_pattern(
     rf"[^\s\"'$`{{]*\{{(?:-?\w*\.\.{_EXPANSION}|{_EXPANSION}\.\.(?:-?\w+|{_EXPANSION}))(?:\.\.(?:\w+|{_EXPANSION}))?\}}"
 )
 """A range with a variable at one of its ends, outside of quotes and `$(...)`."""
-_QUOTED_RANGE = re.compile(r"([\"'])\{-?[\w$]+\.\.[\w$]+\}\1")
-_QUOTED_NUMBERS = re.compile(r"\"\$\(\s*(seq\s|eval echo \{)[^()]*\)\"\Z")
-_SHARDS = re.compile(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
+_QUOTED_RANGE = lazy_pattern(r"([\"'])\{-?[\w$]+\.\.[\w$]+\}\1")
+_QUOTED_NUMBERS = lazy_pattern(r"\"\$\(\s*(seq\s|eval echo \{)[^()]*\)\"\Z")
+_SHARDS = lazy_pattern(r"(?<!\w)[^\s\"'{]*\{0\d+\.\.\d+\}[^\s\"'{]*\.tar(\.\w+)?\Z")
 """A pattern of WebDataset, which has leading zeros, without quotes."""
 
 
-_INNER_QUOTES = re.compile(r"""\A"(?!.*(?:\$\(|`)).*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
+_INNER_QUOTES = lazy_pattern(r"""\A"(?!.*(?:\$\(|`)).*(?:'[^'"]*\s[^'"]*'|\\"[^"]*\s[^"]*\\").*"\Z""", re.DOTALL)
 """A value in double quotes with quoted words inside. Quotes in a command substitution are those of its command."""
 
-_CONFIGURATION = re.compile(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
+_CONFIGURATION = lazy_pattern(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
 
 
-@rule("KIT134", "warning")
+@rule("KIT134", "warning", needs=("'", "<<", "\\"))
 def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
     r"""Single quotes or a quoted here-document contain a variable, or a variable contains quotes.
 
@@ -437,5 +441,5 @@ def set_variables(script: BatchScript) -> set[str]:
     return names | {name for pair in found for name in pair} | set(re.findall(r"\$\{(\w+):?=", script.code))
 
 
-_COMPUTED = re.compile(rf"({NAME})\s*[-+*/%]?=(?!=)")
+_COMPUTED = lazy_pattern(rf"({NAME})\s*[-+*/%]?=(?!=)")
 """An assignment of arithmetic."""
