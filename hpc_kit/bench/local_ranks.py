@@ -44,7 +44,7 @@ class StartedProcess(NamedTuple):
     output: IO[str]
 
 
-def world_size() -> int:
+def count_ranks_of_step() -> int:
     """Return the number of ranks in this process's step; 1 if it must start them."""
     return resolve(os.environ).world_size
 
@@ -55,7 +55,7 @@ def rank_count(requested: int | None, default: int) -> int:
     Raises:
         SpecError: The number of ranks of the step differs from the requested one.
     """
-    step_ranks = world_size()
+    step_ranks = count_ranks_of_step()
     if step_ranks > 1 and requested not in {None, step_ranks}:
         raise SpecError(
             "this step has another number of ranks",
@@ -91,7 +91,7 @@ def run_ranks(
         SpecError: There is no mpirun, or rank 0 cannot measure with these options.
         JobFailed: A rank failed, or the timeout expired.
     """
-    if world_size() > 1:
+    if count_ranks_of_step() > 1:
         import_module(program).main(dict(options), recorder)
         return
     argv = [sys.executable, "-P", "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]

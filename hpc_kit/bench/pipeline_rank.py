@@ -191,7 +191,8 @@ def _two_halves(batch: resnet_halves.Batch, world: Group) -> resnet_halves.Varia
 def _measure_schedules(options: PipelineOptions, recorder: Recorder, world: Group, barrier: Callable[[], None]) -> None:
     """Measure the efficiency of schedules.
 
-    It is the time of the same work without a pipeline, on all ranks at once, divided by ranks x the pipeline's time.
+    It is the time of the same work without a pipeline, on all ranks in parallel, divided by ranks x the pipeline's
+    time.
     """
     recorder.add_plot(
         Plot(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpc_kit.bench import collectives, data_parallel, model_memory, pipeline, processes, startup, strategies
-from hpc_kit.bench.local_ranks import rank_count, run_ranks, world_size
+from hpc_kit.bench.local_ranks import count_ranks_of_step, rank_count, run_ranks
 from hpc_kit.bench.results import BenchResult, column_title, format_label, format_number, format_quantity, read_result
 from hpc_kit.bench.training_runs import find_training_program
 from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
@@ -150,7 +150,7 @@ def comm_command(launcher: str | None, **values: Any) -> Measurement:
     Exit status 1 if a rank failed; 2 if a name or size is invalid, mpirun or a backend is missing, or the sizes exceed
     the memory; 130 after Ctrl-C, with the results so far.
     """
-    step = world_size()
+    step = count_ranks_of_step()
     options = collectives.CommOptions(**values).resolve(step)
     options.check(step, elsewhere=launcher is not None)
     return _measured_by_ranks("collectives_rank", options, launcher=launcher, mpi="mpi" in options.backends)

@@ -75,7 +75,7 @@ def run_bench(
         columns=columns,
         parameters=parameters,
         command=["hpc-kit", *sys.argv[1:]],
-        save=lambda document: _write_json(document, folder),
+        save=lambda document: _write_result(document, folder),
         print_progress=(lambda text: echo(f"bench   {text}", err=True)) if prints else lambda _: None,
     )
     interrupted = False
@@ -85,7 +85,7 @@ def run_bench(
         interrupted = True
     except (JobFailed, RecordError) as error:
         if isinstance(error, RecordError):
-            folder = None  # The files are not writable any more, but the rows can still be printed.
+            folder = None  # The files are no longer writable, but the rows can still be printed.
         if prints and recorder.rows:
             _print_result(recorder.close(interrupted=True), folder, as_json=as_json)
         raise
@@ -114,14 +114,14 @@ def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | Non
     return out
 
 
-def _write_json(document: BenchResult, folder: Path | None) -> None:
+def _write_result(document: BenchResult, folder: Path | None) -> None:
     from hpc_kit.bench.results import encode_result
 
     if folder is not None:
-        _write_file(folder / f"bench_{document.bench}.json", encode_result(document))
+        _write_result_file(folder / f"bench_{document.bench}.json", encode_result(document))
 
 
-def _write_file(path: Path, data: bytes) -> None:
+def _write_result_file(path: Path, data: bytes) -> None:
     with explain_file_errors(RecordError, f"cannot write {path}", "free some space there"):
         write_whole(path, data, 0o644)
 
@@ -134,14 +134,14 @@ def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) 
     if folder is not None:
         report = folder / f"bench_{document.bench}.md"
         # Write the report before the plots, which take seconds: a job at its time limit may be killed.
-        _write_file(report, render_result(document).encode())
+        _write_result_file(report, render_result(document).encode())
         pictures = []
         try:
             pictures = plots.draw_files(document, folder)
         except SpecError as error:  # there is no matplotlib
             echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
         text = render_result(document, [path.name for path in pictures if path.suffix == ".png"])
-        _write_file(report, text.encode())
+        _write_result_file(report, text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
         echo(f"bench   {short_path(folder)}/{files}", err=True)
     echo(encode_result(document).decode() if as_json else render_result(document), nl=False)

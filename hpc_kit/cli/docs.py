@@ -27,7 +27,7 @@ def command(words: tuple[str, ...]) -> None:
     if not topic:
         width = max(map(len, pages))
         for name, path in pages.items():
-            print_wrapped(f"{name:<{width}}  {_title(path)}", indent=width + 2)
+            print_wrapped(f"{name:<{width}}  {_page_title(path)}", indent=width + 2)
         return
     if rule.is_file():
         echo(rule.read_text(encoding="utf-8"), nl=False)
@@ -36,7 +36,7 @@ def command(words: tuple[str, ...]) -> None:
     # One word of a name is enough where it is clear: `hpc-kit docs fails`.
     matches = [name] if name in pages else [each for each in pages if name in each.split("-")]
     if not matches:
-        matches = [each for each, path in pages.items() if name in re.findall(r"\w+", _title(path).lower())]
+        matches = [each for each, path in pages.items() if name in re.findall(r"\w+", _page_title(path).lower())]
     if len(matches) != 1:
         near = matches or get_close_matches(name, pages, n=1, cutoff=0.7)
         remedy = " or ".join(f"hpc-kit docs {each}" for each in near[:3]) or "hpc-kit docs lists the pages"
@@ -44,6 +44,6 @@ def command(words: tuple[str, ...]) -> None:
     echo(pages[matches[0]].read_text(encoding="utf-8"), nl=False)
 
 
-def _title(path: Path) -> str:
+def _page_title(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         return next((line.lstrip("# ").strip() for line in file if line.startswith("# ")), "")

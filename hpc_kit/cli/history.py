@@ -12,7 +12,7 @@ from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, comple
 from hpc_kit.cli.output import format_table, short_path
 from hpc_kit.cli.run_lookup import JobGroup, belongs_to, open_sessions_of
 from hpc_kit.cli.terminal import echo
-from hpc_kit.runs.history import Attempt, History, read_history
+from hpc_kit.runs.history import History, RecordedAttempt, read_history
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.job_ids import parse_job_ids
 from hpc_kit.slurm.start_forecast import format_duration
@@ -83,7 +83,7 @@ def _format_history(run: Run, history: History) -> list[str]:
     return [f"{run.job_id} {run.name}: {format_count(count, 'attempt')}{lost}", *table]
 
 
-def _attempt_cells(attempt: Attempt) -> tuple[str, ...]:
+def _attempt_cells(attempt: RecordedAttempt) -> tuple[str, ...]:
     start = f"{dt.datetime.fromtimestamp(attempt.start):%Y-%m-%d %H:%M:%S}"  # noqa: DTZ006 - local time, as Slurm's
     ran = format_duration(round(attempt.end - attempt.start)) if attempt.end is not None else ""
     # A job that lost its node or was killed writes no end.

@@ -85,7 +85,7 @@ def command(
     """
     here = search_path.current_folder()
     # All questions come first: an interrupted dialogue leaves no half-made project.
-    offers = _ask(folder, discover, scripts)
+    offers = _complete_offers(folder, discover, scripts)
     shipped = search_path.shipped_folder("jobs").parent
     if minimal:
         jobs = jobs or ("ddp_1node",)
@@ -190,7 +190,7 @@ class Offers(NamedTuple):
     scripts: tuple[Path, ...]
 
 
-def _ask(folder: Path, discover: bool | None, scripts: tuple[Path, ...]) -> Offers:
+def _complete_offers(folder: Path, discover: bool | None, scripts: tuple[Path, ...]) -> Offers:
     """Return the answers of the command line, and ask for the missing ones on a terminal.
 
     `discover=None` and no `scripts` mean: ask.

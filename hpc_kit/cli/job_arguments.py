@@ -57,7 +57,7 @@ class JobCommand(click.Command):
         """Remove the program and the sbatch options before click parses the rest."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         names = {name: option for option in options for name in (*option.opts, *option.secondary_opts)}
-        known, others = _split_options(split_program(ctx, args), names)
+        known, others = _split_arguments(split_program(ctx, args), names)
         if ctx.resilient_parsing:  # the completion of an unfinished line
             ctx.meta["sbatch"], words = {}, [word for word in others if not word.startswith("-")]
         else:
@@ -88,7 +88,7 @@ def split_program(ctx: click.Context, args: list[str]) -> list[str]:
     return args[:end]
 
 
-def _split_options(args: list[str], options: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
+def _split_arguments(args: list[str], options: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
     """Split the arguments into options of this command with their values, and all other arguments."""
     known: list[str] = []
     others: list[str] = []

@@ -28,7 +28,7 @@ _LEAST_WIDTH = 30
 """Columns of the last column; behind longer names, the terminal wraps the line itself."""
 
 
-class JobRow(NamedTuple):
+class StatusRow(NamedTuple):
     """One job, or array elements in the same state."""
 
     job_id: str
@@ -43,7 +43,7 @@ class JobRow(NamedTuple):
     """Time for which the job runs or ran."""
 
 
-def group_jobs(lines: Sequence[JobLine]) -> list[JobRow]:
+def group_jobs(lines: Sequence[JobLine]) -> list[StatusRow]:
     """Return one row per job; elements of one array in the same state share a row."""
     arrays: dict[str, dict[tuple[object, ...], list[JobLine]]] = {}
     for line in lines:
@@ -63,7 +63,7 @@ def _group_key(line: JobLine) -> tuple[object, ...]:
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
-def _make_row(group: list[JobLine]) -> JobRow:
+def _make_row(group: list[JobLine]) -> StatusRow:
     first = min(group, key=_time_left)
     job_id, text, next_step = first.job_id, str(first), first.next_step
     if len(group) > 1:
@@ -72,7 +72,7 @@ def _make_row(group: list[JobLine]) -> JobRow:
         if first.state is JobState.RUNNING:
             text = text.replace(": ", f": {len(group)} of them, at least ", 1)
     age = (dt.datetime.now() - first.submitted).total_seconds() if first.submitted else None  # noqa: DTZ005 - as Slurm
-    return JobRow(job_id, first.name, text, next_step, first.state, _short_time(age), _short_time(first.duration))
+    return StatusRow(job_id, first.name, text, next_step, first.state, _short_time(age), _short_time(first.duration))
 
 
 def fold_elements(job_ids: Sequence[str]) -> str:
@@ -118,7 +118,7 @@ def format_jobs(lines: Sequence[JobLine]) -> list[str]:
     ]
 
 
-def _wrap_text(text: str, rows: Sequence[JobRow]) -> list[str]:
+def _wrap_text(text: str, rows: Sequence[StatusRow]) -> list[str]:
     """Return the lines of the last column on a terminal. A program that reads the table gets one line for a job."""
     if not sys.stdout.isatty():
         return [text]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.ssh.hosts import LaunchHost
-    from hpc_kit.ssh.launch import Launch, LaunchResult
+    from hpc_kit.ssh.launch import LaunchResult, SshLaunch
 
 
 _POLL_SECONDS = 0.2
@@ -36,7 +36,7 @@ _GIVE_UP_SECONDS = 2.0
 class LineWriter:
     """Writes lines to standard output without blocking the end of a launch.
 
-    After `ending` is set, a blocked reader is given up.
+    After `ending` is set, the writer no longer waits for a blocked reader.
     """
 
     def __init__(self, ending: threading.Event) -> None:
@@ -45,7 +45,7 @@ class LineWriter:
         self._ending = ending
 
     def show(self, text: str) -> None:
-        """Write a line when the reader accepts it. Return immediately after a reader was given up."""
+        """Write a line when the reader accepts it. Return immediately if an earlier line was not accepted."""
         if self.incomplete:
             return
         text = clean_text(text) if sys.stdout.isatty() else click.unstyle(clean_text(text))
@@ -88,7 +88,7 @@ def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_t
     """
     from hpc_kit.check.prerequisites import check_program
     from hpc_kit.ssh.hosts import read_hosts
-    from hpc_kit.ssh.launch import Launch
+    from hpc_kit.ssh.launch import SshLaunch
     from hpc_kit.ssh.rank_placement import agent_python, exported_variables
     from hpc_kit.ssh.ssh_command import check_ssh
 
@@ -99,7 +99,7 @@ def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_t
     check_program(resolved, root)
     values = exported_variables(resolved, os.environ)
     check_ssh()
-    launch = Launch(all_hosts, agent_python(resolved, root), connect_timeout)
+    launch = SshLaunch(all_hosts, agent_python(resolved, root), connect_timeout)
     try:
         launch.connect()
         return _run_launch(launch, resolved, root, all_hosts, values)
@@ -108,7 +108,7 @@ def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_t
 
 
 def _run_launch(
-    launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[LaunchHost], values: Mapping[str, str]
+    launch: SshLaunch, resolved: Resolved, root: Path, hosts: Sequence[LaunchHost], values: Mapping[str, str]
 ) -> int:
     from hpc_kit.ssh.launch import LaunchPlan, RankLogs, begin_record, end_record
     from hpc_kit.ssh.rank_placement import count_ranks, render_host_scripts
@@ -138,13 +138,13 @@ def _run_launch(
         record_error = error
     if screen.incomplete:
         print_line("note", "some output was not printed because its reader was blocked; the logs contain it")
-    _print_result(run, result)
+    _print_outcome(run, result)
     if record_error is not None:
         raise record_error
     return result.status
 
 
-def _print_result(run: Path, result: LaunchResult) -> None:
+def _print_outcome(run: Path, result: LaunchResult) -> None:
     """Print the outcome and the paths of the files."""
     from hpc_kit.run_files import RECORD
     from hpc_kit.runs.first_failure import find_failure

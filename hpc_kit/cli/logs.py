@@ -18,7 +18,7 @@ from hpc_kit.cli.terminal import PIPE_CLOSED, READER_GONE, echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob, explain_file_errors
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import cluster_option, describe_cluster, unknown_here
-from hpc_kit.runs.logs import LogReader, decode_line
+from hpc_kit.runs.logs import LogFollower, decode_line
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.slurm.client import SlurmClient
@@ -157,7 +157,7 @@ def _read_chunks(log: Path) -> Iterator[str]:
 def _print_all_ranks(run: Run) -> None:
     """Print the logs rank by rank. Their lines have no time stamps to sort by."""
     for rank in run.ranks():
-        for text in LogReader(run.rank_log(rank)).read(end=True):
+        for text in LogFollower(run.rank_log(rank)).read(end=True):
             echo(f"{rank:>4}: {text}")
 
 

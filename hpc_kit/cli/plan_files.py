@@ -174,7 +174,7 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     """
     root = Path.cwd()
     name = cluster or default_cluster_name(root, os.environ)
-    _check_cluster(name, root)
+    _require_cluster_file(name, root)
     path = measurement or measured_file(name, root)
     if comm is not None:
         found = calibration.read_comm_result(comm)
@@ -190,7 +190,7 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     return _submit_calibration(name, path, root)
 
 
-def _check_cluster(name: str, root: Path) -> None:
+def _require_cluster_file(name: str, root: Path) -> None:
     """Check that there is a cluster file.
 
     Raises:

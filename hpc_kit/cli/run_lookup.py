@@ -66,9 +66,14 @@ def open_session_of(words: Iterable[str], cluster: str | None, *, require_answer
 def open_sessions_of(words: Iterable[str], cluster: str | None) -> list[JobGroup]:
     """Open the clusters whose runs have the ids among `words`.
 
-    An id belongs to the cluster of `--cluster`, else to the default cluster if that has a run with it, else to a
-    cluster that can be asked from this machine and has runs with all ids or with this one, else to the default cluster.
-    Names belong to the default cluster, or to that of all ids.
+    The cluster of an id is the first of these:
+
+    - the cluster of `--cluster`
+    - the default cluster, if it has a run with this id
+    - a cluster that can be asked from this machine, and has runs with all ids or with this id
+    - the default cluster
+
+    Names belong to the cluster of the ids if all ids have the same one, otherwise to the default cluster.
     """
     groups = _group_by_cluster(open_session(cluster), list(words), cluster)
     for group in groups:

@@ -142,8 +142,8 @@ def split_stages(layout: TrainingLayout, by_cost: float = 0.0) -> tuple[Pipeline
     """Split the model of a layout into pipeline stages.
 
     With `by_cost` 0 they have L/p layers each, the remainder on the first stages. With 1, each stage takes layers until
-    it has its share of all multiplications, V h for the output included. nanotron splits so; its first stages have more
-    layers.
+    it has its share of all multiplications, V h for the output included. nanotron splits in this way, so that its first
+    stages have more layers.
     """
     model, pp = layout.model, layout.pp
     if by_cost and pp > 1:
@@ -160,7 +160,7 @@ def _layers_by_cost(model: Transformer, pp: int) -> list[int]:
     counts = [0] * pp
     stage = 0
     for index in range(model.layers):
-        # The layers before this one reach the end of the share of the stage. Integers, so that nothing is rounded.
+        # The layers before this one fill the share of the stage. With integers, nothing is rounded.
         while index * layer * pp >= total * (stage + 1) and stage < pp - 1:
             stage += 1
         counts[stage] += 1
@@ -184,10 +184,10 @@ class Framework(Struct, frozen=True):
 
     Attributes:
         zero: ZeRO stages without a pipeline.
-        zero_piped: The same within one.
-        replicas_alone: Whether ZeRO-0 goes with no other kind of parallelism.
-        tensor, pipeline, context: Which of these kinds it has.
-        interleaved: Whether a pipeline's stages can hold several chunks.
+        zero_piped: ZeRO stages within a pipeline.
+        replicas_alone: ZeRO-0 works only without any other kind of parallelism.
+        tensor, pipeline, context: The framework supports this kind of parallelism.
+        interleaved: A pipeline rank can have several chunks of layers.
     """
 
     zero: tuple[int, ...] = (0, 1, 2, 3)

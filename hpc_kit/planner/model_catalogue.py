@@ -161,10 +161,10 @@ def model_from_config(path: Path) -> Transformer:
             found=f"known: {', '.join(sorted(LLAMA_LIKE | GPT_LIKE))}",
             remedy=f"its numbers: {EXAMPLE}",
         )
-    return _parse_config(config, kind, path)
+    return _parse_model_config(config, kind, path)
 
 
-def _parse_config(config: Mapping[str, Any], kind: str, path: Path) -> Transformer:
+def _parse_model_config(config: Mapping[str, Any], kind: str, path: Path) -> Transformer:
     given: dict[str, int] = {}
     for name, keys in CONFIG_KEYS.items():
         value = next((config[key] for key in keys if config.get(key) is not None), None)

@@ -19,7 +19,7 @@ from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.logs import read_end
+from hpc_kit.runs.logs import read_tail
 from hpc_kit.runs.outcome import Outcome, read_outcome
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.slurm.job_status import JobStatus
@@ -115,7 +115,7 @@ def _typed_command(words: list[str]) -> str:
 def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable]:
     tables = []
     for caption, name, values in (
-        ("What the training says of itself", "what", outcome.summary),
+        ("Summary of the training", "what", outcome.summary),
         ("Environment", "variable", _nested_value(record, "environment")),
     ):
         pairs = values.items() if isinstance(values, dict) else ()
@@ -125,7 +125,7 @@ def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
-    last = "\n".join(read_end(run.rank_log(0), MAX_BYTES).splitlines()[-MAX_LOG_LINES:])
+    last = "\n".join(read_tail(run.rank_log(0), MAX_BYTES).splitlines()[-MAX_LOG_LINES:])
     return [
         ReportText("The script", _read_file(run.array_folder / SCRIPT), shown=True),
         ReportText(
@@ -133,7 +133,7 @@ def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
             "\n".join(f"{name}=={version}" for name, version in (_nested_value(record, "packages") or {}).items()),
         ),
         ReportText(f"The last {MAX_LOG_LINES} lines of rank 0", last),
-        ReportText("What differed from the commit", _read_file(run.array_folder / PATCH)[:MAX_BYTES]),
+        ReportText("Changes since the commit", _read_file(run.array_folder / PATCH)[:MAX_BYTES]),
         ReportText("The record", json.dumps(record, indent=2, ensure_ascii=False) if record else ""),
     ]
 
@@ -157,7 +157,7 @@ PLOTS = (
     Plot(name="steps", title="Time of a step", x="step", y=("seconds",)),
     Plot(
         name="ranks",
-        title="Work of each rank in a step: median and quartiles, without what it waited",
+        title="Work of each rank in a step: median and quartiles, without waiting",
         x="rank",
         y=("busy",),
         kind="bars",

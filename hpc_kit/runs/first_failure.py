@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.run_files import SCRIPT, read_first_failure
-from hpc_kit.runs.logs import read_end
+from hpc_kit.runs.logs import read_tail
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 
@@ -97,11 +97,11 @@ def find_hidden_failure(run: Run) -> str | None:
 def _text_and_log(run: Run, verdict: Verdict) -> tuple[str, Path | None]:
     """Return the traceback, or the last lines of the log with the lines that show the cause; and the log."""
     logs = run.batch_logs() if verdict.rank is None else (*run.rank_logs(verdict.rank), *run.batch_logs())
-    log = next((path for path in logs if read_end(path, TAIL_BYTES).strip()), None)
+    log = next((path for path in logs if read_tail(path, TAIL_BYTES).strip()), None)
     if verdict.traceback:
         return verdict.traceback, log
     killed = verdict.class_ in {"killed", "host-memory", "late-rank"}
-    tail = read_end(log, TAIL_BYTES) if log else ""
+    tail = read_tail(log, TAIL_BYTES) if log else ""
     if verdict.class_ == "late-rank":
         # Slurm resumes a stopped process before it kills it. The process then reports a lost connection.
         tail = tail.partition("Traceback (most recent call last)")[0].rpartition("\n")[0]

@@ -14,7 +14,7 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
 from hpc_kit.runs.known_jobs import JobSelection
-from hpc_kit.runs.logs import LogReader
+from hpc_kit.runs.logs import LogFollower
 from hpc_kit.runs.outcome import Outcome, matching_status, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, RunIndex
 from hpc_kit.runs.status import JobLine, JobListing, list_jobs
@@ -117,7 +117,7 @@ class _FollowedJob:
 
     def __init__(self, run: Run, ranks: Sequence[int] | None, now: float) -> None:
         self.run = run
-        self.readers = {rank: LogReader(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
+        self.readers = {rank: LogFollower(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
         self.tracker = JobTracker()
         self.changed_at = now
         self._announced_reason = ""

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from hpc_kit.run_files import HISTORY, read_end
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class HistoryLine(Struct, frozen=True, kw_only=True):
     """One line of the history."""
 
     event: str
@@ -32,7 +32,7 @@ class Event(Struct, frozen=True, kw_only=True):
     next: str | int = ""
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
+class RecordedAttempt(Struct, frozen=True, kw_only=True):
     """One attempt of a job. Times are in seconds since 1970."""
 
     number: int
@@ -71,7 +71,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 class History(Struct, frozen=True):
     """All attempts of a job, over requeues and resubmissions."""
 
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[RecordedAttempt, ...] = ()
 
     @property
     def lost(self) -> float:
@@ -99,14 +99,14 @@ def read_history(run: Path) -> History:
     return History(tuple(attempts))
 
 
-def _parse_events(lines: Iterable[bytes]) -> Iterable[Event]:
+def _parse_events(lines: Iterable[bytes]) -> Iterable[HistoryLine]:
     for line in lines:
         with suppress(msgspec.MsgspecError):
-            yield msgspec.json.decode(line, type=Event)
+            yield msgspec.json.decode(line, type=HistoryLine)
 
 
-def _collect_attempts(events: Iterable[Event]) -> list[Attempt]:
-    attempts: list[Attempt] = []
+def _collect_attempts(events: Iterable[HistoryLine]) -> list[RecordedAttempt]:
+    attempts: list[RecordedAttempt] = []
     for event in events:
         if event.event == "start":
             waited = 0.0
@@ -115,7 +115,9 @@ def _collect_attempts(events: Iterable[Event]) -> list[Attempt]:
                 # Slurm killed an attempt that noted no end: its latest checkpoint shows how far it came.
                 waited = max(0.0, event.time - (last.end or last.saved or event.time))
             number, nodes = event.attempt, str(event.nodes)
-            attempts.append(Attempt(number=number, job_id=event.job_id, nodes=nodes, start=event.time, waited=waited))
+            attempts.append(
+                RecordedAttempt(number=number, job_id=event.job_id, nodes=nodes, start=event.time, waited=waited)
+            )
         elif attempts and event.event == "end":
             attempts[-1] = structs.replace(
                 attempts[-1],

@@ -1,4 +1,4 @@
-"""What Slurm, further backends and the run folders know about the jobs of a listing."""
+"""Collects what Slurm, further backends and the run folders report about the jobs of a listing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JobSelection(NamedTuple):
     mine: bool = False
     latest: bool = False
     project_only: bool = False
-    """Of the queue, only jobs of this project. A name always means jobs of this project."""
+    """List only those queued jobs that belong to this project. A name always means jobs of this project."""
 
     is_repeated: bool = False
     """An earlier poll found these jobs: a missing job is no error, and the ended elements of an array do not matter."""
@@ -100,7 +100,7 @@ class KnownJobs:
         )
 
     def owns_id(self, run: Run) -> bool:
-        """Return whether the id of a run stands for this run in the listing, and not for a job of another cluster."""
+        """Return whether the id of a run means this run in the listing, and not a job of another cluster."""
         found = self.find_run(run.job_id)
         is_own = found is not None and found.folder == run.folder
         return is_own and (self.is_here(run) or run.job_id not in self._by_base)

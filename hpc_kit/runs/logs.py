@@ -128,7 +128,7 @@ def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
     return made
 
 
-class LogReader:
+class LogFollower:
     """Reads new lines of a log. The file may appear late, be truncated or replaced, or end with half a line."""
 
     def __init__(self, path: Path) -> None:
@@ -174,7 +174,7 @@ class LogReader:
             file.seek(0)
 
 
-def read_end(log: Path, limit: int) -> str:
+def read_tail(log: Path, limit: int) -> str:
     """Return the last `limit` bytes of a log, which may be larger than the memory; "" if it cannot be read."""
     try:
         with log.open("rb") as file:

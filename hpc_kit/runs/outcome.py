@@ -117,7 +117,7 @@ def record_outcomes(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcom
         if outcome.state.finished and (status is not None or recorded_outcome(run) is None):
             additions.setdefault(run.array_folder, {})[array_index(run.job_id) or None] = _to_record(outcome, status)
     for folder, recorded in additions.items():
-        # A full disk, or another user's run: the next look tries again.
+        # A full disk, or another user's run: the next query tries again.
         with suppress(RecordError):
             add_outcomes(folder, recorded)
     return outcomes

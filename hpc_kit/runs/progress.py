@@ -28,11 +28,11 @@ _SAME_TIME = 120.0
 _BARS = "▁▂▃▄▅▆▇█"
 
 _CLEAR_GAP = 0.15
-"""Difference between shares of waiting that is no chance. Equal ranks on two crowded cores differed by up to 0.08."""
+"""Difference between shares of waiting that is not chance. Equal ranks on two busy cores differed by up to 0.08."""
 
 
 class SlowestRanks(NamedTuple):
-    """The ranks for which the others wait in each step."""
+    """The ranks for which the remaining ranks wait in each step."""
 
     ranks: list[int]
     hosts: list[str]
@@ -85,7 +85,7 @@ class RunProgress(NamedTuple):
         return max(0, self.total - self.step) * self.seconds
 
     def describe(self, time_left: float | None) -> str:
-        """Return the progress in words.
+        """Return the progress as a sentence.
 
         `time_left` is None if there is no time limit, or it is not known.
         """
@@ -166,7 +166,7 @@ def _read_ranks(folder: Path, first: dict[str, Any]) -> tuple[dict[int, dict[str
     return ranks, hosts
 
 
-def read_hosts(folder: Path) -> dict[int, str]:
+def read_rank_hosts(folder: Path) -> dict[int, str]:
     """Return the hosts of the ranks of a run folder, from the notes of all nodes."""
     hosts: dict[int, str] = {}
     for path in folder.glob(progress_file("*")):
@@ -177,7 +177,7 @@ def read_hosts(folder: Path) -> dict[int, str]:
 
 
 def find_slowest(waits: dict[int, float], hosts: dict[int, str]) -> SlowestRanks | None:
-    """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap."""
+    """Return the ranks that wait clearly less than the remaining ranks: at most half of them, below a wide gap."""
     order = sorted(waits, key=lambda rank: waits[rank])
     # A slow rank computes while the remaining ranks wait for it: it has the smallest share of waiting.
     gaps = [(waits[above] - waits[below], n) for n, (below, above) in enumerate(pairwise(order), 1)]

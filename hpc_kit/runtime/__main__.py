@@ -21,7 +21,7 @@ from hpc_kit.run_files import FIRST_FAILURE, LOGS_VARIABLE, RUN_VARIABLE, STOPPE
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
 from hpc_kit.runtime.mpi import backend
 from hpc_kit.runtime.placement import REPORT
-from hpc_kit.runtime.torch_environment import set_variables, torch_variables
+from hpc_kit.runtime.torch_environment import torch_variables, update_environ
 from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _record_stop(code: int) -> bool:
         return False
     try:
         Path(run, STOPPED).touch()
-    except OSError:  # the exit code tells the same
+    except OSError:  # the exit code has the same meaning
         return False
     return True
 
@@ -202,7 +202,7 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
         variables = torch_variables(world, os.environ, starts_ranks=starts_ranks)
         if starts_others:  # Lightning divides the CPUs among its ranks, but only if this is not set
             variables.pop("OMP_NUM_THREADS", None)
-        set_variables(variables)
+        update_environ(variables)
         if command.kind == "command":
             command.replace_this_process()
         _run_program(command)

@@ -15,7 +15,7 @@ from hpc_kit.runtime.launchers.variable_conflicts import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
-from hpc_kit.runtime.torch_environment import environment_set, set_variables, torch_variables
+from hpc_kit.runtime.torch_environment import environment_set, torch_variables, update_environ
 from hpc_kit.runtime.torch_import import after_torch_import, import_torch_quietly, require_torch
 from hpc_kit.runtime.variables import TIMEOUT_VARIABLE, positive_seconds
 
@@ -73,11 +73,11 @@ def ranks_joined_with_torch(
 
     def join() -> None:
         by_program = {name: os.environ.get(name) for name, value in early.items() if os.environ.get(name) != value}
-        set_variables(before)
+        update_environ(before)
         stack.enter_context(joined_ranks(world, timeout, program, starts_ranks=starts_ranks))
-        set_variables(by_program)
+        update_environ(by_program)
 
-    set_variables(early)
+    update_environ(early)
     _postponed.append(join)
     try:
         with ExitStack() as stack, after_torch_import(_join_postponed):
@@ -87,7 +87,7 @@ def ranks_joined_with_torch(
     finally:
         if join in _postponed:
             _postponed.remove(join)
-        set_variables(before)
+        update_environ(before)
 
 
 @contextmanager

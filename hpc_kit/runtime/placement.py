@@ -206,7 +206,7 @@ def is_requested(report: bool | None, environ: Mapping[str, str]) -> bool:
 def placement_table(placements: Sequence[Placement]) -> str:
     """Return one line per rank. `*` marks values that differ from those of most nodes."""
     usual = {name: Counter(getattr(place, name) for place in placements).most_common(1)[0][0] for name in _COMPARED}
-    rows = [COLUMNS] + [_row(place, usual) for place in placements]
+    rows = [COLUMNS] + [_table_row(place, usual) for place in placements]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if any("*" in line for line in lines[1:]):
@@ -230,7 +230,7 @@ def _nccl_hints(placements: Sequence[Placement]) -> list[str]:
     ]
 
 
-def _row(placement: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
+def _table_row(placement: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
     cells = [placement.rank, placement.host, placement.device, placement.uuid or "-"]
     cells += [fold_numbers(placement.cpus), fold_numbers(placement.numa)]
     for name in COLUMNS[-4:]:

@@ -114,7 +114,7 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
         return StallCause(sentence, silent, hosts)
     if mismatch := find_mismatch(stacks, hosts):
         return mismatch
-    late = find_late(stacks)
+    late = stacks_of_late_ranks(stacks)
     if not late:
         return StallCause(describe_place(stacks), [], hosts)
     waiting = [stack for stack in stacks if stack not in late]
@@ -124,7 +124,7 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
     return StallCause(sentence, [stack.rank for stack in late], hosts)
 
 
-def find_late(stacks: list[RankStack]) -> list[RankStack]:
+def stacks_of_late_ranks(stacks: list[RankStack]) -> list[RankStack]:
     """Return the stacks of the ranks for which all other ranks wait; empty if the stacks do not show it."""
     # A program may report steps on rank 0 only.
     steps = [stack.step for stack in stacks if stack.step is not None]
@@ -152,7 +152,7 @@ def find_behind(stacks: list[RankStack]) -> list[RankStack]:
 
 
 def find_mismatch(stacks: list[RankStack], hosts: dict[int, str]) -> StallCause | None:
-    """Return the cause if the latest collectives of the ranks have the same number, and are different ones."""
+    """Return the cause if the latest collectives of the ranks have the same number, but differ."""
     if find_behind(stacks):
         return None
     for backend in _common_backends(stacks):
@@ -162,7 +162,7 @@ def find_mismatch(stacks: list[RankStack], hosts: dict[int, str]) -> StallCause 
         if len(by_call) > 1:
             calls = sorted(by_call.items(), key=lambda item: (-len(item[1]), item[1]))
             parts = "; ".join(f"{format_ranks(ranks)} in {call}" for call, ranks in calls[:3])
-            # Of two ranks, either may be wrong.
+            # With two ranks, either may be wrong.
             few = calls[-1][1] if len(calls[-1][1]) < len(calls[0][1]) else []
             number = stacks[0].collectives[backend][0]
             return StallCause(f"the ranks differ in collective {number} of {backend}: {parts}", few, hosts)

@@ -94,7 +94,7 @@ def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def set_variables(variables: Mapping[str, str | None]) -> None:
+def update_environ(variables: Mapping[str, str | None]) -> None:
     """Set these variables in `os.environ`; None unsets one."""
     for name, value in variables.items():
         if value is None:
@@ -107,8 +107,8 @@ def set_variables(variables: Mapping[str, str | None]) -> None:
 def environment_set(variables: Mapping[str, str | None]) -> Iterator[None]:
     """Set these variables in `os.environ`, and restore the former values at the end; None unsets one."""
     before = {name: os.environ.get(name) for name in variables}
-    set_variables(variables)
+    update_environ(variables)
     try:
         yield
     finally:
-        set_variables(before)
+        update_environ(before)

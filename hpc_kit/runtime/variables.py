@@ -147,7 +147,7 @@ def master_port(environ: Mapping[str, str]) -> int | None:
     return port
 
 
-def read_hosts(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+def read_node_list(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Return the hosts of a node list variable, or () if it is not set.
 
     Raises:

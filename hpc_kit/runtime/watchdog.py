@@ -169,7 +169,7 @@ def watching(world: World, environ: Mapping[str, str]) -> Iterator[None]:
         yield
         return
     _progress.reset()
-    watchdog = Watchdog(world, Path(folder), action=action, least=least)
+    watchdog = RankWatchdog(world, Path(folder), action=action, least=least)
     watchdog.thread.start()
     try:
         yield
@@ -189,7 +189,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[str, float]:
     return action, positive_seconds(environ.get(TIMEOUT) or DEFAULT_TIMEOUT, TIMEOUT)
 
 
-class Watchdog:
+class RankWatchdog:
     """The thread that watches one rank."""
 
     def __init__(self, world: World, run: Path, *, action: str, least: float) -> None:

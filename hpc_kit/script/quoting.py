@@ -146,7 +146,7 @@ def quoting_environment(**options: Any) -> Environment:
 
         def compile(self, source: Any, name: str | None = None, filename: str | None = None, **named: Any) -> Any:  # type: ignore[override]  # its overloads describe results that are not used here
             if isinstance(source, str):
-                check_values(self.parse(source, name, filename), Path(filename or name or "template").name)
+                check_filters(self.parse(source, name, filename), Path(filename or name or "template").name)
             return super().compile(source, name, filename, **named)
 
     environment = QuotingEnvironment(**options)
@@ -155,7 +155,7 @@ def quoting_environment(**options: Any) -> Environment:
     return environment
 
 
-def check_values(template: nodes.Template, file: str) -> None:
+def check_filters(template: nodes.Template, file: str) -> None:
     """Raise an error for the first value of a template that ends in no filter."""
     from jinja2 import nodes
 

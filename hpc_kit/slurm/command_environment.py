@@ -104,7 +104,7 @@ SRUN_VARIABLES = {
 }  # fmt: skip
 """Variables that srun reads as options, in its order: a later one has priority, and the command line over all."""
 
-_NEVER = {
+_NEVER_FROM_VARIABLES = {
     "array": "it would turn a plain job into an array",
     "error": "the error messages would be in an unexpected file",
     "wait": "sbatch would return only after the end of the job",
@@ -131,18 +131,18 @@ def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[
     candidates = SBATCH_VARIABLES.keys() & environ.keys()
     if not candidates:
         return dict(environ), ()
-    stated = _stated(script)
+    stated = _script_options(script)
     dropped: dict[str, str] = {}
     for name in sorted(candidates):
         option = SBATCH_VARIABLES[name]
-        if why := _why(option, environ[name], stated):
+        if why := _reason_to_drop(option, environ[name], stated):
             value = f"={environ[name]}" if environ[name] else ""
             dropped[name] = f"ignoring {name}{value} of the environment: {why}"
     return {name: value for name, value in environ.items() if name not in dropped}, tuple(dropped.values())
 
 
-def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
-    """Return why a variable may not set this option; None if it may."""
+def _reason_to_drop(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
+    """Return the reason why a variable must not set this option; None if it may."""
     # A variable for the same option contradicts the script, too.
     rivals = {option}.union(*(group for group in _RIVALS if option in group))
     for name in sorted(stated, key=lambda each: (each != option, each)):
@@ -152,7 +152,7 @@ def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | Non
             return f"the script has --{name}" + ("" if script_value is None else f"={script_value}")
     if option in _THREADS and _has_default_cpus(stated):
         return "the script uses the site's default of CPUs per GPU, which Slurm cannot combine with it"
-    return _NEVER.get(option)
+    return _NEVER_FROM_VARIABLES.get(option)
 
 
 def _has_default_cpus(stated: Mapping[str, str | None]) -> bool:
@@ -173,7 +173,7 @@ def _counts_cpus(option: str, value: str | None) -> bool:
     return option in CPU_COUNT_OPTIONS
 
 
-def _stated(script: str) -> dict[str, str | None]:
+def _script_options(script: str) -> dict[str, str | None]:
     """Return the options of all components of a script; none if sbatch refuses the script."""
     from hpc_kit.errors import DirectiveError
     from hpc_kit.slurm.directives import read_directives

@@ -95,7 +95,7 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
     if single is not None and missing == [single] and single in found:
         # The controller still has the job, and answers faster than the accounting, with newer data.
         shown = True
-        _add_missing(found, _select(parse_scontrol_job(_output_of(client, scontrol_job_argv(single))), missing))
+        _add_missing(found, _select(parse_scontrol_job(_output_or_nothing(client, scontrol_job_argv(single))), missing))
         missing = _incomplete(found, wanted)
     # squeue forgets an array's tasks one by one, minutes after their end.
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
@@ -105,7 +105,7 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
     if not shown and (missing := _incomplete(found, wanted)):
         bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
-        _add_missing(found, _select(parse_scontrol_job(_output_of(client, argv)), missing))
+        _add_missing(found, _select(parse_scontrol_job(_output_or_nothing(client, argv)), missing))
     # In a federation another cluster may have started the job.
     if revoked := [job_id for job_id, each in found.items() if each.state is JobState.REVOKED]:
         found.update(_ask_federation(client, revoked))
@@ -117,7 +117,7 @@ def _ask_federation(client: SlurmClient, ids: Sequence[str]) -> dict[str, JobSta
     A job that the queue of the federation shows as revoked only runs on a cluster that does not answer now.
     """
     squeue, *options = squeue_argv(ids)
-    queue = parse_squeue(_output_of(client, [squeue, "--federation", *options]))
+    queue = parse_squeue(_output_or_nothing(client, [squeue, "--federation", *options]))
     booked = _ask_sacct(client, ids, "--federation")
     going = {job_id: each._replace(state=JobState.UNKNOWN) for job_id, each in _select(queue, ids).items()}
     there = _select([each for each in (*booked, *queue) if each.state is not JobState.REVOKED], ids)
@@ -139,7 +139,7 @@ def _ask_sacct(client: SlurmClient, ids: Sequence[str], *options: str, clusters:
     found: list[JobStatus] = []
     for start in range(0, len(ids), SACCT_IDS):
         sacct, *words = sacct_argv(ids[start : start + SACCT_IDS], clusters=clusters)
-        found += parse_sacct(_output_of(client, [sacct, *options, *words]))
+        found += parse_sacct(_output_or_nothing(client, [sacct, *options, *words]))
     return found
 
 
@@ -154,7 +154,7 @@ def _require_output(answer: Completed) -> str:
     return answer.stdout
 
 
-def _output_of(client: SlurmClient, argv: Sequence[str]) -> str:
+def _output_or_nothing(client: SlurmClient, argv: Sequence[str]) -> str:
     """Return the output of a command; nothing if it is missing or fails, as sacct does without accounting."""
     try:
         answer = client.run(argv)

@@ -67,7 +67,7 @@ def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> M
         ) from error
     last, kept = _read_last(path) if path else {}, []
     for fact in facts:
-        own = _lookup(document.unwrap(), fact.key)
+        own = _value_at(document.unwrap(), fact.key)
         if own == fact.value:
             continue
         # The user has not changed the value since the last discovery, so Slurm's new value replaces it.
@@ -115,7 +115,7 @@ def _flatten(table: Mapping[str, Any], prefix: Key) -> list[tuple[Key, object]]:
     return found
 
 
-def _lookup(table: Any, key: Key) -> object:
+def _value_at(table: Any, key: Key) -> object:
     for name in key:
         if not isinstance(table, dict) or name not in table:
             return None

@@ -62,7 +62,7 @@ def discover_cluster(client: SlurmClient) -> Discovery:
         SlurmUnavailable: sinfo lists no partition.
     """
     questions = _Questions(client)
-    config = _parse_config(questions.ask(CONFIG_ARGV))
+    config = _parse_scontrol_config(questions.ask(CONFIG_ARGV))
     listed = questions.ask(PARTITION_ARGV)
     found = partitions.parse_partitions(questions.ask(partitions.SINFO_ARGV))
     if not found:
@@ -76,7 +76,7 @@ def discover_cluster(client: SlurmClient) -> Discovery:
     facts = [
         Fact(("slurm",), "embedded" if client.embedded else "system", "sbatch on PATH"),
         *_version_facts(questions, config),
-        *([Fact(("max_array_size",), int(sizes), _words(CONFIG_ARGV))] if sizes.isdigit() else []),
+        *([Fact(("max_array_size",), int(sizes), _command_for_comment(CONFIG_ARGV))] if sizes.isdigit() else []),
         *_association_facts(questions, config),
         *_software_facts(questions, client.environ),
         *(Fact(("node", key), value, "sinfo") for key, value in usual.items()),
@@ -85,7 +85,7 @@ def discover_cluster(client: SlurmClient) -> Discovery:
         facts += _partition_facts(each, usual, rules.get(each.name, {}))
     if client.embedded:
         facts += [
-            Fact(("embedded", "nodes"), rules[found[0].name]["Nodes"], _words(PARTITION_ARGV)),
+            Fact(("embedded", "nodes"), rules[found[0].name]["Nodes"], _command_for_comment(PARTITION_ARGV)),
             Fact(("embedded", "partitions"), [each.name for each in found], "sinfo"),
         ]
     return Discovery(config.get("ClusterName"), tuple(facts), tuple(questions.gaps))
@@ -106,21 +106,23 @@ class _Questions:
         try:
             answer = self.client.run(argv, timeout=SECONDS)
         except SlurmUnavailable as error:
-            self.gaps.append(f"{_words(argv)}: {error.what}")
+            self.gaps.append(f"{_command_for_comment(argv)}: {error.what}")
             return ""
         if answer.returncode:
             problem = (answer.stderr.strip() or answer.stdout.strip()).splitlines()
-            self.gaps.append(f"{_words(argv)}: {problem[-1] if problem else f'exit status {answer.returncode}'}")
+            self.gaps.append(
+                f"{_command_for_comment(argv)}: {problem[-1] if problem else f'exit status {answer.returncode}'}"
+            )
             return ""
         return answer.stdout + (answer.stderr if streams == "both" else "")
 
 
-def _words(argv: Sequence[str]) -> str:
+def _command_for_comment(argv: Sequence[str]) -> str:
     """Return a command for a comment, without options that only shape its output."""
     return " ".join(word for word in argv if word == "--mpi=list" or not word.startswith("-"))
 
 
-def _parse_config(text: str) -> dict[str, str]:
+def _parse_scontrol_config(text: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
 
 
@@ -133,7 +135,7 @@ def _version_facts(questions: _Questions, config: Mapping[str, str]) -> Iterator
         found = str(parse_version(text))
     except UnitError:
         return
-    yield Fact(("slurm_version",), found, _words(CONFIG_ARGV) if version else "sinfo --version")
+    yield Fact(("slurm_version",), found, _command_for_comment(CONFIG_ARGV) if version else "sinfo --version")
 
 
 def _association_facts(questions: _Questions, config: Mapping[str, str]) -> Iterator[Fact]:
@@ -164,7 +166,7 @@ def _software_facts(questions: _Questions, environ: Mapping[str, str]) -> Iterat
     text = questions.ask(MPI_ARGV, streams="both")
     lines = [line.removeprefix("srun:").strip() for line in text.splitlines()]
     if plugins := [line for line in lines if re.fullmatch(r"[a-z]\w*", line)]:
-        yield Fact(("mpi",), plugins, _words(MPI_ARGV))
+        yield Fact(("mpi",), plugins, _command_for_comment(MPI_ARGV))
     tools = [name for name in CONTAINERS if find_command(name, environ)]
     plugin = find_command("srun", environ) and "--container-image" in questions.ask(("srun", "--help"), streams="both")
     if plugin:
@@ -220,7 +222,7 @@ def _partition_facts(
     for key, name in (("accounts", "AllowAccounts"), ("qos", "AllowQos")):
         allowed = rules.get(name, "ALL")
         if allowed.upper() not in {"", "ALL", "N/A", "(NULL)"}:
-            yield Fact(("partition", partition.name, key), allowed.split(","), _words(PARTITION_ARGV))
+            yield Fact(("partition", partition.name, key), allowed.split(","), _command_for_comment(PARTITION_ARGV))
 
 
 def file_name(cluster: str | None) -> str:

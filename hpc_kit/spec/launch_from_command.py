@@ -60,7 +60,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     if command.kind in {"torchrun", "mpirun", "srun"}:
         reason = _obstacle(job, cluster, command, even=ntasks % nodes == 0)
         if reason:
-            raise _refusal(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
+            raise _launcher_error(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
         sized = structs.replace(job, command=_program_of_agents(command), resources=resources)
         if command.kind == "srun":
             return sized, ("ignoring srun of the command, because the script starts the ranks by srun",)
@@ -73,7 +73,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     if nodes * ranks > 1 or (has_own_size and (command.ranks or command.ranks_per_node or 1) > 1):
         reason = f"the job starts {nodes * ranks} processes, and each would start {command.kind}"
         program, on_cpus = (*command.prefix, *command.program), cluster.node.gpus == 0
-        raise _refusal(command.kind, nodes, ranks, reason, program, command, on_cpus=on_cpus)
+        raise _launcher_error(command.kind, nodes, ranks, reason, program, command, on_cpus=on_cpus)
     return job, ()
 
 
@@ -100,7 +100,9 @@ def _check_shell_code(code: ShellCode, nodes: int, ranks: int, *, on_cpus: bool)
             continue
         program = (*found.prefix, *found.program)
         if code.file is None:
-            raise _refusal(found.kind, nodes, ranks, f"in the shell code {shlex.join(words)}", program, on_cpus=on_cpus)
+            raise _launcher_error(
+                found.kind, nodes, ranks, f"in the shell code {shlex.join(words)}", program, on_cpus=on_cpus
+            )
         raise SpecError(
             f"{found.kind} in the command would not make one world of {nodes * ranks} ranks",
             found=f"each of the {nodes * ranks} tasks runs {code.file}: {shlex.join(words)}",
@@ -222,7 +224,7 @@ def _submit_line(nodes: int, ranks: int, program: Sequence[str], *settings: str)
     return shlex.join([*words, "--", *program])
 
 
-def _refusal(
+def _launcher_error(
     launcher: str,
     nodes: int,
     ranks: int,

@@ -48,7 +48,7 @@ def load_job(name: str, *, set: Settings | None = None, root: Path | None = None
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _job(_chain(name, root or search_path.current_folder(), ())[0], set, _file_name(name))[0]
+    return _job(_merge_extended_files(name, root or search_path.current_folder(), ())[0], set, _file_name(name))[0]
 
 
 def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
@@ -57,7 +57,9 @@ def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _cluster(_chain(name, root or search_path.current_folder(), (), kind="env")[0], None, _file_name(name))[0]
+    return _cluster(
+        _merge_extended_files(name, root or search_path.current_folder(), (), kind="env")[0], None, _file_name(name)
+    )[0]
 
 
 def load(
@@ -72,14 +74,14 @@ def load(
     sources: list[str] = []
     if isinstance(job, str | Path):
         job = str(job)
-        job_document, job_sources = _chain(job, root, ())
+        job_document, job_sources = _merge_extended_files(job, root, ())
         sources += job_sources
         stem = _file_name(job)
     else:
         job_document, stem = Document.from_table("the job", msgspec.to_builtins(job)), job.name
     if isinstance(cluster, str | Path):
         cluster = str(cluster)
-        cluster_document, cluster_sources = _chain(cluster, root, (), kind="env")
+        cluster_document, cluster_sources = _merge_extended_files(cluster, root, (), kind="env")
         sources += cluster_sources
         cluster_stem = _file_name(cluster)
     else:
@@ -95,7 +97,7 @@ def _file_name(name: str) -> str:
     return Path(name).name.removesuffix(".toml")
 
 
-def _chain(
+def _merge_extended_files(
     name: str,
     root: Path,
     seen: tuple[Path, ...],
@@ -122,7 +124,9 @@ def _chain(
         remedy = f"write the name of a {'job' if kind == 'jobs' else 'cluster'} file"
         raise SpecError(f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy=remedy)
     # Name and description of the base file are not inherited.
-    lower, sources = _chain(base, root, (*seen, path.resolve()), partial(document.origin_of, "extends"), kind=kind)
+    lower, sources = _merge_extended_files(
+        base, root, (*seen, path.resolve()), partial(document.origin_of, "extends"), kind=kind
+    )
     lower = toml_documents.drop_keys(lower, "name", "description")
     document = toml_documents.drop_keys(document, "extends")
     if "program" in document.data:  # it describes another program: nothing of the base's table is true of it

@@ -45,7 +45,7 @@ def find_program(command: Sequence[str], described: Program | None, root: Path, 
         programs = list_programs(root) if beside else []
         program = next((each for each in programs if PurePath(each.file).name == path.name), None)
     if program:
-        return RunProgram(file, program, _values(words, program))
+        return RunProgram(file, program, _last_values(words, program))
     return RunProgram(file, None)
 
 
@@ -64,7 +64,7 @@ def list_programs(root: Path) -> list[Program]:
     return [found[name] for name in sorted(found)]
 
 
-def _values(words: Sequence[str], program: Program) -> dict[str, str]:
+def _last_values(words: Sequence[str], program: Program) -> dict[str, str]:
     """Return the last value of each option, as argparse does."""
     found: dict[str, str] = {}
     for word, following in pairwise(words):
@@ -137,7 +137,7 @@ def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, r
         raise SpecError(
             f"{run.file} {what}",
             found=f"{name} = {degree}{place}; {why}",
-            remedy="; or ".join([_remedy(name, program, world_size // max(1, degree)), *others[:3]]),
+            remedy="; or ".join([_degree_remedy(name, program, world_size // max(1, degree)), *others[:3]]),
         )
 
 
@@ -158,7 +158,7 @@ def _listed(program: Program, name: str) -> str:
     return " or ".join(map(str, program.only[name]))
 
 
-def _remedy(name: str, program: Program, ranks: int) -> str:
+def _degree_remedy(name: str, program: Program, ranks: int) -> str:
     if name == "dp":  # the ranks that the other degrees leave
         free = [axis for axis in ALL_RANKS_DEGREES if axis in program.names and axis not in program.only]
         return f"{format_count(ranks, 'rank')} in [resources]" + "".join(f", or a larger {axis}" for axis in free)

@@ -157,11 +157,11 @@ def resolve(
         layout_text=layout_text,
     )
     if check:
-        _check_limits(resolved, origins)
+        _check_cluster_limits(resolved, origins)
     return resolved
 
 
-def _check_limits(resolved: Resolved, origins: job_checks.Origins) -> None:
+def _check_cluster_limits(resolved: Resolved, origins: job_checks.Origins) -> None:
     """Check the limits of the cluster's partitions, and the size of an array."""
     if resolved.cluster.partition:
         from hpc_kit.spec import partition_checks  # most cluster files list no partitions

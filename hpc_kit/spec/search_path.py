@@ -76,13 +76,13 @@ def find_file(
         paths = [folder / f"{name}{suffix}" for folder in (*beside, *search_folders(kind, root))]
     there = [] if kind == "jobs" and name.endswith(PROGRAMS) else [path for path in paths if path.is_file()]
     if not there:
-        raise _missing(kind, name, root, suffix, place)
+        raise _not_found_error(kind, name, root, suffix, place)
     # A user's file may extend the shipped file that it replaces.
     others = [path for path in there if path.resolve() != named_in]
     return others[0] if others else there[0]
 
 
-def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable[[], str] | None) -> SpecError:
+def _not_found_error(kind: FileKind, name: str, root: Path, suffix: str, place: Callable[[], str] | None) -> SpecError:
     from difflib import get_close_matches
 
     word = {"jobs": "job file", "env": "cluster file", "templates": "template"}[kind]

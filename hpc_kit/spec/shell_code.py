@@ -29,8 +29,8 @@ PREFIXES = CONTAINERS | {
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _KEYWORDS = frozenset({"!", "{", "do", "elif", "else", "if", "then", "time", "until", "while"})
 _OPERATORS = ";&|()"
-_LIMIT = 1 << 18
-_SECONDS = 10.0
+_MAX_SCRIPT_BYTES = 1 << 18
+_BASH_TIMEOUT = 10.0
 # Not compiled: every submission imports this module, and few commands contain shell code.
 _HERE_DOCUMENT = r"(<<-?[ \t]*['\"]?(\w+)['\"]?[^\n]*\n)(?:[^\n]*\n)*?[ \t]*\2[ \t]*(?=\n|\Z)"
 _RANK_TEST = r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NODEID)|(?:LOCAL_)?RANK)\b"
@@ -49,7 +49,7 @@ def find_syntax_error(text: str) -> str:
     try:
         environ = {**os.environ, "LC_ALL": "C"}
         done = subprocess.run(
-            argv, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False, env=environ
+            argv, input=text.encode(), capture_output=True, timeout=_BASH_TIMEOUT, check=False, env=environ
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -125,9 +125,9 @@ def read_shell_code(command: Sequence[str], folder: Path) -> ShellCode | None:
         if name in SHELLS:
             return _code_of_shell(command[index + 1 :], folder)
         if index == 0 and name not in PREFIXES:
-            return _read_script(word, folder)
+            return _read_shell_script(word, folder)
         if name.endswith(".sh"):
-            return _read_script(word, folder)
+            return _read_shell_script(word, folder)
         if name.endswith(".py"):
             return None
     return None
@@ -140,14 +140,14 @@ def _code_of_shell(words: Sequence[str], folder: Path) -> ShellCode | None:
         index += 2 if words[index] in {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"} else 1
     if index == len(words):
         return None
-    return ShellCode(words[index], None) if has_code else _read_script(words[index], folder)
+    return ShellCode(words[index], None) if has_code else _read_shell_script(words[index], folder)
 
 
-def _read_script(name: str, folder: Path) -> ShellCode | None:
-    """Return the content of a shell script; None if the file is none, or cannot be read here."""
+def _read_shell_script(name: str, folder: Path) -> ShellCode | None:
+    """Return the content of a shell script; None if the file is no shell script, or cannot be read here."""
     try:
         with (folder / name).open("rb") as file:
-            content = file.read(_LIMIT)
+            content = file.read(_MAX_SCRIPT_BYTES)
     except (OSError, ValueError):
         return None
     first = content.partition(b"\n")[0].decode(errors="replace")

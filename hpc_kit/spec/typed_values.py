@@ -60,7 +60,7 @@ def dotted_keys(kind: type[Struct], prefix: str = "") -> Iterator[str]:
         if table is not None and not is_list:
             yield from dotted_keys(table, f"{prefix}{field.name}.")
         else:
-            yield f"{prefix}{field.name}" + "." * (_values_of(field.type) is not Any)
+            yield f"{prefix}{field.name}" + "." * (_type_of_values(field.type) is not Any)
 
 
 def _accepts(value: object, expected: Any) -> bool:
@@ -76,7 +76,7 @@ def _field_type(kind: type[Struct], key: str) -> Any:
     for name in key.split("."):
         inner = _struct_of(annotation)
         if inner is None:
-            annotation = _values_of(annotation)
+            annotation = _type_of_values(annotation)
             continue
         types = {field.name: field.type for field in msgspec.structs.fields(inner)}
         if name not in types:
@@ -85,7 +85,7 @@ def _field_type(kind: type[Struct], key: str) -> Any:
     return annotation
 
 
-def _values_of(annotation: Any) -> Any:
+def _type_of_values(annotation: Any) -> Any:
     """Return the type of the values of a free table."""
     tables = (part for part in (annotation, *get_args(annotation)) if get_origin(part) is dict)
     return next((get_args(table)[1] for table in tables), Any)

@@ -82,7 +82,7 @@ class HostConnection:
         """Send an order. If the host is lost, the queue of messages receives that separately."""
         if self._process is not None and self._process.stdin is not None:
             with self._send_lock, suppress(OSError, ValueError):  # ValueError: the pipe was closed.
-                _write(self._process.stdin.fileno(), json.dumps({"kind": kind, **values}).encode() + b"\n")
+                _write_all(self._process.stdin.fileno(), json.dumps({"kind": kind, **values}).encode() + b"\n")
 
     def close(self) -> None:
         """Cut the connection. An agent that still runs then ends all processes on its host."""
@@ -110,7 +110,7 @@ class HostConnection:
             raise RuntimeError("ssh has no pipes")
         program = Path(agent.__file__).read_bytes()
         with self._send_lock, suppress(OSError):  # ssh has ended: its exit status and messages are read below.
-            _write(process.stdin.fileno(), f"{len(program)}\n".encode() + program)
+            _write_all(process.stdin.fileno(), f"{len(program)}\n".encode() + program)
         try:
             if not self._listen(process.stdout.fileno()):
                 return f"nothing was received for {agent.SILENCE:g} s"
@@ -173,13 +173,13 @@ class HostConnection:
         self._messages.put(HostMessage(self.node, kind, values))
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-def placement_warnings(
+def host_warnings(
     connections: Sequence[HostConnection], greetings: Mapping[int, HostMessage], ranks: Sequence[int], backend: str
 ) -> Iterator[str]:
     """Warn about machines with several names, and about machines with more ranks than cores.
@@ -232,7 +232,7 @@ def explain_host_failure(host: LaunchHost, message: HostMessage) -> LaunchError:
     )
 
 
-def master_address(greetings: Mapping[int, HostMessage]) -> str:
+def first_host_address(greetings: Mapping[int, HostMessage]) -> str:
     """Return the address of the first host for all hosts.
 
     This is the address that ssh used. A loopback address is valid only if ssh used loopback addresses for all hosts.

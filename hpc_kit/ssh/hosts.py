@@ -89,7 +89,7 @@ def read_hosts(words: str | None, hostfile: Path | None) -> tuple[LaunchHost, ..
     if (words is None) == (hostfile is None):
         found = "both are given" if words is not None else "neither is given"
         raise SpecError("a launch needs --hosts or --hostfile", found=found, remedy="--hosts a,b,c")
-    hosts = tuple(_read_file(hostfile) if hostfile is not None else _parse_list(words or ""))
+    hosts = tuple(_read_hostfile(hostfile) if hostfile is not None else _parse_list(words or ""))
     if not hosts:
         raise SpecError("the list of hosts is empty", found=str(hostfile or "--hosts"), remedy=_FORMS)
     _check_consistency(hosts)
@@ -102,7 +102,7 @@ def _parse_list(words: str) -> Iterator[LaunchHost]:
             yield from _parse_hosts(word.strip(), "--hosts")
 
 
-def _read_file(file: Path) -> Iterator[LaunchHost]:
+def _read_hostfile(file: Path) -> Iterator[LaunchHost]:
     what = f"cannot read the host file {file}"
     with explain_file_errors(SpecError, what, "correct its path", also=(UnicodeDecodeError,)):
         lines = file.read_text(encoding="utf-8-sig").splitlines()

@@ -45,8 +45,8 @@ from hpc_kit.ssh.host_connection import (
     HostMessage,
     RankOutput,
     explain_host_failure,
-    master_address,
-    placement_warnings,
+    first_host_address,
+    host_warnings,
 )
 from hpc_kit.ssh.hosts import LaunchHost
 from hpc_kit.ssh.ssh_command import make_socket_folder
@@ -114,7 +114,7 @@ class LaunchResult(NamedTuple):
     """The summary that the training wrote."""
 
 
-class Launch:
+class SshLaunch:
     """The hosts of one launch, in the order of their ranks. `timeout` limits each step of a connection, in seconds."""
 
     def __init__(self, hosts: Sequence[LaunchHost], python: str, timeout: float) -> None:
@@ -168,7 +168,7 @@ class Launch:
         Raises:
             LaunchError: Ranks would use the GPUs of other ranks.
         """
-        return list(placement_warnings(self.connections, self._greetings, ranks, backend))
+        return list(host_warnings(self.connections, self._greetings, ranks, backend))
 
     def run(self, plan: LaunchPlan, write: Callable[[str, int | None, str], None]) -> LaunchResult:
         """Start the ranks on all hosts, and wait until all have ended.
@@ -202,7 +202,7 @@ class Launch:
         names = ",".join(connection.name for connection in self.connections)
         common = {SSH_LAUNCH: plan.key, SSH_HOSTS: names, RUN_VARIABLE: str(plan.run)}
         common[SECRET] = secrets.token_hex(16)
-        common[SSH_MASTER] = master_address(self._greetings)
+        common[SSH_MASTER] = first_host_address(self._greetings)
         for connection, ranks in zip(self.connections, plan.ranks, strict=True):
             self._running.add(connection.node)
             connection.send(
@@ -419,8 +419,8 @@ def end_record(run: Path, result: LaunchResult, began: float, hosts: Sequence[st
     end = RecordedOutcome(
         state=str(result.state),
         exit_status=result.status,
-        start=_iso_time(began),
-        end=_iso_time(time.time()),
+        start=_format_local_time(began),
+        end=_format_local_time(time.time()),
         nodes=_fold_names(hosts),
         first_failure=first,
         problem=result.problem,
@@ -449,5 +449,5 @@ def _create_run_folder(folder: Path) -> Path:
             return run
 
 
-def _iso_time(moment: float) -> str:
+def _format_local_time(moment: float) -> str:
     return dt.datetime.fromtimestamp(moment).astimezone().isoformat(timespec="seconds")

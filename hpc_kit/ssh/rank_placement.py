@@ -28,12 +28,12 @@ def place_job(job: Job, hosts: Sequence[LaunchHost]) -> Job:
     Raises:
         SpecError: Only Slurm can start this job.
     """
-    _check_job(job)
+    _refuse_what_needs_slurm(job)
     launch, resources = job.launch, job.resources
     default, cpus = _ranks_per_host(job, len(hosts)), resources.cpus_per_task
     if launch.starts_agents:
         default, cpus = launch.nproc_per_node, cpus and max(1, cpus // launch.nproc_per_node)
-    ranks = [host.slots or default for host in hosts] or [default] * _node_count(job)
+    ranks = [host.slots or default for host in hosts] or [default] * _fixed_node_count(job)
     even = len(set(ranks)) == 1
     return structs.replace(
         job,
@@ -55,7 +55,7 @@ def count_ranks(resolved: Resolved, hosts: Sequence[LaunchHost]) -> tuple[int, .
     return tuple(host.slots or default for host in hosts) or (default,) * resolved.nodes
 
 
-def _node_count(job: Job) -> int:
+def _fixed_node_count(job: Job) -> int:
     nodes = job.resources.nodes or 1
     if isinstance(nodes, str):
         raise SpecError("the number of hosts is not fixed", found=f"nodes = {nodes!r}", remedy="add --hosts a,b,c")
@@ -67,17 +67,17 @@ def _ranks_per_host(job: Job, hosts: int) -> int:
     resources = job.resources
     if resources.ntasks_per_node or not resources.ntasks:
         return resources.ntasks_per_node or 1
-    ranks, rest = divmod(resources.ntasks, hosts or _node_count(job))
+    ranks, rest = divmod(resources.ntasks, hosts or _fixed_node_count(job))
     if rest or not ranks:
         raise SpecError(
-            f"{resources.ntasks} ranks do not fill {hosts or _node_count(job)} hosts evenly",
+            f"{resources.ntasks} ranks do not fill {hosts or _fixed_node_count(job)} hosts evenly",
             found=f"ntasks = {resources.ntasks} in job {job.name}",
             remedy="give the number of ranks of each host: --hosts a:3,b:2",
         )
     return ranks
 
 
-def _check_job(job: Job) -> None:
+def _refuse_what_needs_slurm(job: Job) -> None:
     submit = "use hpc-kit submit on a cluster"
     mpi = "backend = 'mpi' needs ranks that mpirun or srun has started"
     options = f"torchrun has options of its own: {' '.join(job.launch.options)}"
@@ -132,7 +132,8 @@ def exported_variables(resolved: Resolved, environ: Mapping[str, str]) -> dict[s
 def render_host_scripts(resolved: Resolved, ranks: Sequence[int], root: Path) -> tuple[str, ...]:
     """Return the script of each host. The agent passes it to bash on stdin."""
     scripts = {
-        count: _fill("agent", resolved, root, standalone=False, uneven=False, ranks=count) for count in set(ranks)
+        count: _fill_host_script("agent", resolved, root, standalone=False, uneven=False, ranks=count)
+        for count in set(ranks)
     }
     return tuple(scripts[count] for count in ranks)
 
@@ -145,7 +146,7 @@ def render_shell_script(
     Without names of hosts, these become arguments of the script. `ranks` are the numbers of ranks of the nodes.
     """
     uneven = len(set(ranks)) > 1
-    return _fill(
+    return _fill_host_script(
         "launch",
         resolved,
         root,
@@ -158,7 +159,7 @@ def render_shell_script(
     )
 
 
-def _fill(template: str, resolved: Resolved, root: Path, *, standalone: bool, **values: object) -> str:
+def _fill_host_script(template: str, resolved: Resolved, root: Path, *, standalone: bool, **values: object) -> str:
     path = search_path.find_file("templates", template, root, suffix=".sh.j2")
     shell, shown = read_shell_files(resolved, root), search_path.display_path(path, root)
     common = template_values(resolved, template=shown, standalone=standalone, shell=shell)

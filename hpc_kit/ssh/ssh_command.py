@@ -82,7 +82,7 @@ class SshConnection:
         Raises:
             LaunchError: ssh cannot connect.
         """
-        if _run("ssh", "-O", "check", self._host.ssh_argument).returncode == 0:
+        if _run_locally("ssh", "-O", "check", self._host.ssh_argument).returncode == 0:
             # The user has an open connection of ControlMaster, perhaps because the host asks for a one-time password.
             self._socket_options = ()
             return
@@ -108,7 +108,7 @@ class SshConnection:
     def close(self) -> None:
         """End the commands and the connection. A connection that the user opened stays."""
         if self._socket_options and self._socket.exists():
-            _run("ssh", *self._socket_options, "-O", "exit", self._host.ssh_argument)
+            _run_locally("ssh", *self._socket_options, "-O", "exit", self._host.ssh_argument)
         for process in self._processes:
             _kill(process)
 
@@ -204,11 +204,11 @@ def explain_failure(host: LaunchHost, errors: str) -> LaunchError:
 
 def _jump_host(host: LaunchHost) -> LaunchHost | None:
     """Return the jump host of a host if there is exactly one, as the user's configuration names it."""
-    found = re.search(r"^proxyjump ([^,\s]+)$", _run("ssh", "-G", host.ssh_argument).stdout, re.MULTILINE)
+    found = re.search(r"^proxyjump ([^,\s]+)$", _run_locally("ssh", "-G", host.ssh_argument).stdout, re.MULTILINE)
     return LaunchHost(found[1].removeprefix(SSH_SCHEME)) if found else None
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
+def _run_locally(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command that works on this machine only. After a time-out, its exit status is 255."""
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""The user's exclusions: nodes that no later job of a cluster shall use, each with a reason and an expiry.
+"""The user's exclusions: nodes that later jobs of a cluster must not use, each with a reason and an expiry.
 
 They are in one file for each cluster, `$XDG_STATE_HOME/hpc_kit/exclusions/<cluster>.json`, with Slurm's own name of the
 cluster. sbatch gets them as its option --exclude, so that scripts stay as they are.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Exclusion(Struct, frozen=True, kw_only=True):
-    """One node that is not used. Times are in seconds since 1970."""
+    """One excluded node. Times are in seconds since 1970."""
 
     node: str
     reason: str
@@ -63,7 +63,7 @@ def read_exclusions(cluster: str, *, now: float | None = None) -> list[Exclusion
 
 @contextmanager
 def changed_exclusions(cluster: str) -> Iterator[list[Exclusion]]:
-    """Yield the exclusions of a cluster for a change, and write them; no other process writes them meanwhile."""
+    """Yield the exclusions of a cluster to change, then write them. A lock excludes other processes meanwhile."""
     path = exclusions_file(cluster)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def exclude_option(resolved: Resolved, client: SlurmClient) -> tuple[list[str], 
 
 
 def _in_file(path: str | None) -> str | None:
-    """Return the path of a file so that `expand_option` takes it for one: with a slash."""
+    """Return the path of a file with a slash, because `expand_option` reads other words as node lists."""
     return path if path is None or "/" in path else f"./{path}"
 
 

@@ -80,7 +80,7 @@ class JobWatcher:
         self._lock = threading.Lock()
 
     def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
-        """Return the status of a job; None if Slurm does not know it (any more)."""
+        """Return the status of a job; None if Slurm does not know it, or no longer."""
         # Threads may wait for a job each. Those that come during a query use its answer.
         with self._lock:
             return self._query(job_id, mode)
@@ -215,7 +215,7 @@ class SlurmHandle(SlurmJob[R_co]):
         return {**self.__dict__, "_client": None}
 
     def status(self, *, force: bool = False) -> JobStatus | None:
-        """Return Slurm's status; None if Slurm does not know the job (any more)."""
+        """Return Slurm's status; None if Slurm does not know the job, or no longer."""
         return self.watcher.query(self.job_id, "force" if force else "standard")
 
     @property

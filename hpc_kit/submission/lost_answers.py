@@ -84,7 +84,7 @@ def resolve_unanswered(folder: Path, text: str, client: SlurmClient, *, repeat: 
         if found is None:
             discard_unanswered(own, client.min_job_age())
             continue
-        is_same = repeat and not found.state.failed and _read_script(own / SCRIPT) == text
+        is_same = repeat and not found.state.failed and _script_text(own / SCRIPT) == text
         commit_found_job(own, found.job_id, found.cluster)
         same = found.job_id if is_same else same
     return same
@@ -109,7 +109,7 @@ def _query_queue(client: SlurmClient) -> dict[str, FoundJob] | None:
     """Return the user's jobs in the queue by the path of their script; None if squeue does not answer."""
     found: dict[str, FoundJob] = {}
     for cluster in client.for_each_cluster():
-        output = _output_of(cluster, _SQUEUE)
+        output = _output_if_answered(cluster, _SQUEUE)
         if output is None:
             return None
         found |= _parse_jobs(output, cluster)
@@ -119,12 +119,12 @@ def _query_queue(client: SlurmClient) -> dict[str, FoundJob] | None:
 def _query_accounting(client: SlurmClient) -> dict[str, FoundJob]:
     found: dict[str, FoundJob] = {}
     for cluster in client.for_each_cluster():
-        output = _output_of(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
+        output = _output_if_answered(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
         found |= _parse_jobs(_SUBMIT_COMMAND.sub("|", output), cluster)
     return found
 
 
-def _output_of(client: SlurmClient, argv: Sequence[str]) -> str | None:
+def _output_if_answered(client: SlurmClient, argv: Sequence[str]) -> str | None:
     try:
         answer = client.run(argv)
     except AnswerNo:
@@ -139,7 +139,7 @@ def _parse_jobs(lines: str, client: SlurmClient) -> dict[str, FoundJob]:
     return {path: FoundJob(base_id(job_id), parse_state(state), cluster) for job_id, state, path in rows}
 
 
-def _read_script(script: Path) -> str | None:
+def _script_text(script: Path) -> str | None:
     try:
         return script.read_text(encoding="utf-8")
     except OSError:

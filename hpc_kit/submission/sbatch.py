@@ -115,7 +115,7 @@ def run_sbatch(
     try:
         out, err, interrupted = _communicate(process, meanwhile, signals, on_slow)
     except BaseException:
-        _kill(process)
+        _kill_with_children(process)
         raise
     code = process.poll()
     answer = Completed(tuple(argv), -signal.SIGKILL if code is None else code, out, err)
@@ -142,7 +142,7 @@ def _communicate(
                     on_slow()
                 return *process.communicate(timeout=SBATCH_SECONDS - SLOW_SECONDS), False
     except subprocess.TimeoutExpired:
-        return *_kill(process), False
+        return *_kill_with_children(process), False
     except KeyboardInterrupt:
         pass
     # Ctrl-C does not reach sbatch, which has a session of its own and takes well under a second. A second one kills it.
@@ -150,7 +150,7 @@ def _communicate(
         with signals.interruptible():
             return *process.communicate(timeout=INTERRUPTED_SECONDS), True
     except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        return *_kill(process), True
+        return *_kill_with_children(process), True
 
 
 def _find_submitted_job(
@@ -193,7 +193,7 @@ def _start(argv: list[str], environ: Mapping[str, str], cwd: Path) -> subprocess
         ) from error
 
 
-def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:
+def _kill_with_children(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Kill sbatch with its children: a site's wrapper leaves the real sbatch running, which keeps the pipes open."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -138,7 +138,9 @@ class Staging:
             RecordError: The record cannot be written. The job is in the queue, and the error states so.
         """
         try:
-            return _move(self.own, job_id, self._started, encode_record(self._completed_record(git, job_id)))
+            return _move_to_run_folder(
+                self.own, job_id, self._started, encode_record(self._completed_record(git, job_id))
+            )
         except (OSError, RecordError) as error:
             raise RecordError(
                 f"job {job_id} is submitted, but its record could not be written",
@@ -151,7 +153,7 @@ class Staging:
         """Move the files as they are: a later submission must not take them for one whose answer was lost."""
         run = self.own.with_name(job_id)
         try:
-            return _move(self.own, job_id, self._started, None) if self.own.exists() else run
+            return _move_to_run_folder(self.own, job_id, self._started, None) if self.own.exists() else run
         except OSError:
             return self.own if self.own.exists() else run
 
@@ -168,7 +170,7 @@ class Staging:
 
 
 def is_unanswered(own: Path) -> bool:
-    """Return whether the folder belongs to a submission of this user whose answer will not come any more."""
+    """Return whether the folder belongs to a submission of this user whose answer can no longer come."""
     try:
         # A list of pickles that another member of the project has planted would move or delete files.
         if not belongs_to_user(own):
@@ -187,7 +189,7 @@ def commit_found_job(own: Path, job_id: str, cluster: str | None = None) -> Path
         record = msgspec.json.decode((own / RECORD).read_bytes(), type=dict[str, object])
         additions = {"job_id": job_id} | ({"slurm_cluster": cluster} if cluster else {})
         data = msgspec.json.format(msgspec.json.encode({**record, **additions}), indent=2) + b"\n"
-        return _move(own, job_id, own.stat().st_mtime, data)
+        return _move_to_run_folder(own, job_id, own.stat().st_mtime, data)
     except (OSError, msgspec.MsgspecError) as error:
         raise RecordError(
             f"job {job_id} is found again, but its record could not be written",
@@ -212,7 +214,7 @@ def discard_unanswered(own: Path, remembered: float) -> None:
         return  # Another submission did it.
 
 
-def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
+def _move_to_run_folder(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
     """Move the files to the run folder of a job; None: with the record as it is."""
     name_pickles(own, job_id)
     run = own.with_name(job_id)

@@ -93,7 +93,7 @@ def _options(argv: list[str]) -> dict[str, str]:
     try:
         given, words = OPTIONS.parse(argv)
     except UsageError as error:
-        # It does not say where its options stand.
+        # Unlike most commands, sacct does not refer to --help.
         raise CommandError(*error.lines) from None
     options: dict[str, str] = {}
     for name, value in given:

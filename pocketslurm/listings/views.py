@@ -118,8 +118,10 @@ class JobView:
         # slurmctld estimates the nodes of a pending job from the size of a node.
         request, cpus = self.request, self.state.settings.cpus
         per_node = -(-request.ntasks // request.tasks_per_node) if request.tasks_per_node else 0
-        room = cpus // request.cpus_per_task  # none for a job that never fits: one node is as good as two
-        return max(request.min_nodes, per_node, 1 if request.overcommit or not room else -(-request.ntasks // room))
+        fitting = cpus // request.cpus_per_task
+        # A job whose tasks fit on no node counts as one of one node.
+        by_cpus = 1 if request.overcommit or not fitting else -(-request.ntasks // fitting)
+        return max(request.min_nodes, per_node, by_cpus)
 
     @property
     def cpu_count(self) -> int:
@@ -253,7 +255,7 @@ NODE_STATES = (
 
 
 class NodeView(NamedTuple):
-    """One node with what its jobs hold."""
+    """One node, with the resources that its jobs use."""
 
     name: str
     cpus: int

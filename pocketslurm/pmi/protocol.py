@@ -15,8 +15,8 @@ PMI1, PMI2 = (1, 1), (2, 0)
 
 _INIT = re.compile(r"cmd=init pmi_version=([0-9]{1,9}) pmi_subversion=([0-9]{1,9})")
 _HEADER = 6
-_MOST = 1 << 20
-"""Bytes of one request: far more than any that makes sense."""
+_MAX_REQUEST = 1 << 20
+"""Bytes of the largest accepted request. Real requests are much smaller."""
 
 
 class PmiRequest(NamedTuple):
@@ -35,7 +35,7 @@ class PmiReply(NamedTuple):
 
 
 class ProtocolError(Exception):
-    """A task has sent something that is not PMI. Its connection cannot be used any more."""
+    """A task has sent something that is not PMI. Its connection can no longer be used."""
 
 
 class Connection:
@@ -58,8 +58,8 @@ class Connection:
         self._read += data
         while (piece := self._cut()) is not None:
             yield _parsed(piece, self.version)
-        if len(self._read) > _MOST:
-            raise ProtocolError(f"request of more than {_MOST} bytes")
+        if len(self._read) > _MAX_REQUEST:
+            raise ProtocolError(f"request of more than {_MAX_REQUEST} bytes")
 
     def _cut(self) -> str | None:
         """Cut off the next message; lines lose their line feed."""
@@ -81,7 +81,7 @@ class Connection:
             size = _HEADER + int(header)
         except ValueError:
             raise ProtocolError(f"invalid length of a request: {header!r}") from None
-        if size < _HEADER or size > _MOST:
+        if size < _HEADER or size > _MAX_REQUEST:
             raise ProtocolError(f"invalid length of a request: {header!r}")
         if len(self._read) < size:
             return None

@@ -97,7 +97,7 @@ def start_script(state: StateDirectory, job: Job) -> Launched:
     state.close()
     pid = os.fork()
     if pid == 0:
-        _become(path, job, environ, (stdin, stdout, stderr))
+        _run_script(path, job, environ, (stdin, stdout, stderr))
     os.close(stdin)
     if stderr != stdout:
         os.close(stdout)
@@ -151,7 +151,7 @@ def _open_log(path: str, job: Job) -> int:
         os.umask(old)
 
 
-def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, int, int]) -> NoReturn:
+def _run_script(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, int, int]) -> NoReturn:
     """Prepare the child process, and run the script."""
     try:
         os.setsid()

@@ -37,10 +37,10 @@ def parse_selectors(text: str) -> list[JobSelector]:
         ValueError: The first word of it that is none.
     """
     # A comma inside brackets separates indices, not ids.
-    return [_parse(word) for word in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text)]
+    return [_parse_selector(word) for word in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text)]
 
 
-def _parse(word: str) -> JobSelector:
+def _parse_selector(word: str) -> JobSelector:
     match = _JOB.fullmatch(word.strip())
     if not match or not int(match[1]) or int(match[1]) >= 2**32:
         raise ValueError(word)

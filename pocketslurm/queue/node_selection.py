@@ -73,9 +73,9 @@ def select_nodes(
         nodes: Free resources of the nodes.
         totals: All resources of the same nodes, for `--exclusive` and `--mem=0`.
     """
-    if request.fits and _allocate(request, totals, totals) is None:
+    if request.fits and _choose_resources(request, totals, totals) is None:
         nodes, totals = enlarge_nodes(request, nodes), enlarge_nodes(request, totals)
-    return _allocate(request, nodes, totals)
+    return _choose_resources(request, nodes, totals)
 
 
 def enlarge_nodes(request: JobRequest, nodes: Sequence[NodeResources]) -> list[NodeResources]:
@@ -95,7 +95,7 @@ def enlarge_nodes(request: JobRequest, nodes: Sequence[NodeResources]) -> list[N
     ]
 
 
-def _allocate(
+def _choose_resources(
     request: JobRequest, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
 ) -> list[NodeShare] | None:
     whole = {node.name: node for node in totals}

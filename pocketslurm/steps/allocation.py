@@ -62,7 +62,7 @@ def find_or_allocate(
     """
     options = parts[0].options
     if not options.has("jobid"):
-        return _jobs_of_parts(state, _allocate(state, parts, environ, messages), parts, allocated=True)
+        return _jobs_of_parts(state, _submit_and_wait(state, parts, environ, messages), parts, allocated=True)
     job_id = int(options.get("jobid"))
     job = state.job(job_id)
     advice = f"Check SLURM_JOB_ID environment variable. Expired or invalid job {job_id}"
@@ -88,7 +88,7 @@ def _jobs_of_parts(state: StateDirectory, job: Job, parts: Sequence[StepPart], *
     return [JobForStep(components[part.group], allocated) for part in parts]
 
 
-def _allocate(
+def _submit_and_wait(
     state: StateDirectory, parts: Sequence[StepPart], environ: Mapping[str, str], messages: SrunMessages
 ) -> Job:
     from pocketslurm.queue import submission  # inside a job, where every millisecond of a step counts, it is not needed

@@ -37,7 +37,7 @@ _FIRST_PORT = 32768
 """Start of the numbers for SLURM_SRUN_COMM_PORT. Programs only read them: no srun listens there."""
 
 
-def exported_environ(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+def apply_export(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     """Return the environment of srun after --export; SLURM_* variables always stay.
 
     With ALL, a variable of srun keeps its value even if --export assigns another one, as in Slurm.
@@ -132,9 +132,7 @@ def shared_environs(
     variables.setdefault("SRUN_DEBUG", str(3 + parts[0].options.verbosity))
     environs = []
     for part in parts:
-        variables = step_environ(
-            job, step, part.context, exported_environ(variables, part.options.values.get("export"))
-        )
+        variables = step_environ(job, step, part.context, apply_export(variables, part.options.values.get("export")))
         variables = plugin_variables(part.options, variables)
         environs.append({**variables, STATE_VARIABLE: str(state.directory)})
     return [environs[-1], *environs[1:]]

@@ -57,11 +57,11 @@ def start_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) ->
         # srun may have died before the call above, which then has no effect.
         if os.getppid() != srun:
             os._exit(1)
-        _become(task, streams, folder, umask)
+        _run_task(task, streams, folder, umask)
     return pid
 
 
-def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> NoReturn:
+def _run_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> NoReturn:
     try:
         os.setsid()
         # The fourth field is `is_terminal`.

@@ -18,7 +18,7 @@ from hpc_kit.bench.results import encode_result
 from hpc_kit.cli.report import command
 from hpc_kit.report import run_section
 from hpc_kit.report.page import Picture, ReportTable, ReportText, Section, markup_code, render_page
-from hpc_kit.runs.logs import read_end
+from hpc_kit.runs.logs import read_tail
 from tests.bench import papers
 
 EVIL = "</pre><script>alert(1)</script><img src=http://x.example/y onerror='z'>"
@@ -220,7 +220,7 @@ def test_reading_a_large_log_needs_little_memory(tmp_path: Path) -> None:
             file.write((b"x" * 99 + b"\n") * 5000)
         file.write(b"step 2 loss 2.5\nend\n")
     tracemalloc.start()
-    rows, end = run_section.read_training_curves(tmp_path, log).results, read_end(log, 200_000)
+    rows, end = run_section.read_training_curves(tmp_path, log).results, read_tail(log, 200_000)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [row.labels["step"] for row in rows] == [1, 2]

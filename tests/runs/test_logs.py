@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.runs.logs import LogReader
+from hpc_kit.runs.logs import LogFollower
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def add(log: Path, data: bytes) -> None:
 
 
 def test_a_file_may_appear_later(log: Path) -> None:
-    tail = LogReader(log)
+    tail = LogFollower(log)
     assert list(tail.read()) == []
     add(log, b"one\n")
     assert list(tail.read()) == ["one"]
@@ -30,7 +30,7 @@ def test_a_file_may_appear_later(log: Path) -> None:
 
 
 def test_an_unfinished_line_waits_for_its_rest(log: Path) -> None:
-    tail = LogReader(log)
+    tail = LogFollower(log)
     add(log, "grö".encode()[:-1])
     assert list(tail.read()) == []
     add(log, "ö".encode()[1:] + b"\nx")
@@ -40,7 +40,7 @@ def test_an_unfinished_line_waits_for_its_rest(log: Path) -> None:
 
 
 def test_a_file_cut_or_replaced_is_read_from_its_start(log: Path) -> None:
-    tail = LogReader(log)
+    tail = LogFollower(log)
     add(log, b"old line\n")
     assert list(tail.read()) == ["old line"]
     log.write_bytes(b"new\n")
@@ -54,18 +54,18 @@ def test_a_file_cut_or_replaced_is_read_from_its_start(log: Path) -> None:
 
 def test_a_progress_bar_gives_its_last_state(log: Path) -> None:
     add(log, b"\r10 %\r50 %\r100 %\nwindows\r\n")
-    assert list(LogReader(log).read()) == ["100 %", "windows"]
+    assert list(LogFollower(log).read()) == ["100 %", "windows"]
 
 
 def test_a_line_without_end_does_not_fill_the_memory(log: Path) -> None:
-    tail = LogReader(log)
+    tail = LogFollower(log)
     add(log, b"x" * 100_000)
     assert [len(line) for line in list(tail.read())] == [100_000]
 
 
 def test_bytes_that_are_not_text_are_escaped(log: Path) -> None:
     add(log, b"a\xffb\n")
-    assert list(LogReader(log).read()) == ["a\ufffdb"]
+    assert list(LogFollower(log).read()) == ["a\ufffdb"]
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
@@ -73,9 +73,9 @@ def test_lines_do_not_depend_on_how_the_file_is_written(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]
 ) -> None:
     log = tmp_path_factory.mktemp("tail") / "log"
-    tail, found = LogReader(log), list[str]()
+    tail, found = LogFollower(log), list[str]()
     for part in parts:
         add(log, part)
         found += list(tail.read())
     found += list(tail.read(end=True))
-    assert found == (list(LogReader(log).read(end=True)) if parts else [])
+    assert found == (list(LogFollower(log).read(end=True)) if parts else [])

@@ -20,8 +20,8 @@ from hpc_kit.ssh.host_connection import (
     HostConnection,
     HostMessage,
     explain_host_failure,
-    master_address,
-    placement_warnings,
+    first_host_address,
+    host_warnings,
 )
 from hpc_kit.ssh.hosts import LaunchHost
 
@@ -42,14 +42,14 @@ def test_a_host_with_gpus_under_two_names_is_refused(backend: str) -> None:
     with pytest.raises(
         LaunchError, match="a and me@a are the same host, and their ranks would use the same GPUs"
     ) as output:
-        list(placement_warnings(CONNECTIONS, greetings, (2, 2), backend))
+        list(host_warnings(CONNECTIONS, greetings, (2, 2), backend))
     assert (output.value.remedy or "").startswith("name it once, with all its ranks: a:4; ")
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [(True, "gloo"), (False, "auto")])
 def test_a_host_without_gpus_may_have_two_names(gpus: bool, backend: str) -> None:
     greetings = {0: make_hello("x", gpus=gpus), 1: make_hello("x", gpus=gpus)}
-    assert list(placement_warnings(CONNECTIONS, greetings, (2, 2), backend)) == [
+    assert list(host_warnings(CONNECTIONS, greetings, (2, 2), backend)) == [
         "a and me@a are the same host (a): 4 ranks on 4 cores"
     ]
 
@@ -57,7 +57,7 @@ def test_a_host_without_gpus_may_have_two_names(gpus: bool, backend: str) -> Non
 def test_more_ranks_than_cores_are_noted() -> None:
     greetings = {0: make_hello("x", gpus=True), 1: make_hello("y", gpus=True)}
     lines = ["me@a: 22 ranks on 4 cores (for a port, write ssh://HOST:PORT)"]
-    assert list(placement_warnings(CONNECTIONS, greetings, (4, 22), "auto")) == lines
+    assert list(host_warnings(CONNECTIONS, greetings, (4, 22), "auto")) == lines
 
 
 def test_the_agent_runs_on_the_oldest_supported_python() -> None:
@@ -92,7 +92,7 @@ def test_all_hosts_find_the_first_one(addresses: tuple[str, ...], where: str) ->
         node: HostMessage(node, "hello", {"host": f"n{node + 1}", "address": each})
         for node, each in enumerate(addresses)
     }
-    assert master_address(hello) == where
+    assert first_host_address(hello) == where
 
 
 NO_PROCESS = (

@@ -15,7 +15,7 @@ from hpc_kit.cli.launch import _run_launch
 from hpc_kit.errors import RecordError
 from hpc_kit.slurm.states import JobState
 from hpc_kit.ssh.hosts import LaunchHost
-from hpc_kit.ssh.launch import Launch, LaunchResult, RankLogs, _fold_names, _signals_as_messages
+from hpc_kit.ssh.launch import LaunchResult, RankLogs, SshLaunch, _fold_names, _signals_as_messages
 
 
 def test_chunks_of_output_become_lines_and_logs(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_more_ranks_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        with closing(Launch([LaunchHost("n1")], "python3", 1)), closing(RankLogs(tmp_path, ["n1"], 300, print)):
+        with closing(SshLaunch([LaunchHost("n1")], "python3", 1)), closing(RankLogs(tmp_path, ["n1"], 300, print)):
             assert len(list(tmp_path.iterdir())) == 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -79,7 +79,7 @@ def test_the_outcome_is_printed_even_if_the_record_cannot_be_written(
         raise RecordError(f"cannot write {run}")
 
     monkeypatch.setattr("hpc_kit.ssh.launch.add_outcomes", fail)
-    with closing(Launch([LaunchHost("n1")], "python3", 1)) as launch:
+    with closing(SshLaunch([LaunchHost("n1")], "python3", 1)) as launch:
         monkeypatch.setattr(launch, "placement_warnings", lambda *_: [])
         monkeypatch.setattr(launch, "run", lambda *_: LaunchResult(JobState.FAILED, 1, problem="n1 is lost"))
         request = JobRequest(None, ("true",), None, (), None, {})

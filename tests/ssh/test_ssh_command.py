@@ -18,7 +18,7 @@ import pytest
 from hpc_kit.errors import HpcKitError, LaunchError
 from hpc_kit.ssh import agent, ssh_command
 from hpc_kit.ssh.hosts import LaunchHost
-from hpc_kit.ssh.launch import Launch
+from hpc_kit.ssh.launch import SshLaunch
 from hpc_kit.ssh.ssh_command import SshConnection, check_ssh, explain_failure
 from tests.ssh.conftest import write_home
 
@@ -324,7 +324,7 @@ def test_a_jump_host_is_reached_directly_and_hosts_may_be_exempt(ssh: Ssh, name:
 
 def test_a_host_that_refuses_sessions_is_named(ssh: Ssh) -> None:
     ssh()
-    launch = Launch([LaunchHost("n1"), LaunchHost("full")], "python3", 20)
+    launch = SshLaunch([LaunchHost("n1"), LaunchHost("full")], "python3", 20)
     with pytest.raises(LaunchError, match="full is lost") as error, closing(launch):
         launch.connect()
     assert "open failed" in (error.value.found or "")
@@ -375,7 +375,7 @@ def frozen(ssh: Ssh) -> Iterator[Frozen]:
 
 def test_a_host_that_freezes_after_its_authentication_is_named(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "SILENCE", 0.5)
-    launch = Launch([LaunchHost("ice")], "python3", 3.0)
+    launch = SshLaunch([LaunchHost("ice")], "python3", 3.0)
     with pytest.raises(LaunchError, match="ice does not answer") as error, closing(launch):
         launch.connect()
     assert error.value.found == "ssh has connected, but the agent did not start within 3.5 s"

@@ -743,7 +743,7 @@ def interrupt_after(call: Callable[..., Any]) -> Callable[..., Any]:
         (provenance.GitQuery, "state"),
         (staging, "_set_aside"),
         (staging, "replace_symlink"),
-        (staging, "_move"),
+        (staging, "_move_to_run_folder"),
     ],
 )
 def test_ctrl_c_at_any_time_after_the_start_of_sbatch_keeps_the_record_and_the_message(
@@ -876,13 +876,13 @@ def test_ctrl_c_while_sbatch_is_ended_keeps_the_note_of_the_job(
     slurm.write("sbatch.hook", "exec sleep 60")
     monkeypatch.setattr(sbatch, "SLOW_SECONDS", 0.1)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
-    killed = sbatch._kill
+    killed = sbatch._kill_with_children
 
     def interrupt_twice(process: subprocess.Popen[str]) -> tuple[str, str]:
         killed(process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sbatch, "_kill", interrupt_twice)
+    monkeypatch.setattr(sbatch, "_kill_with_children", interrupt_twice)
     with pytest.raises(KeyboardInterrupt):
         submit("job", "fake")
     (own,) = (project / "runs" / "job").glob(f"{staging.STAGING}*")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hpc_kit.runs.why.log_reader import has_trigger
-from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
+from hpc_kit.runs.why.rules import Rule, all_rules, fill_sentence, match_line, required_literals
 
 VALUES = {"who", "rank", "host", "meaning", "detail", "name", "since", "silence", "time"}
 """Values that do not come from the line that matched."""
@@ -75,4 +75,4 @@ def test_literals_of_patterns(pattern: str, literals: tuple[str, ...]) -> None:
 
 
 def test_parts_without_a_value_are_left_out() -> None:
-    assert fill_template("{who} failed[ in {path}][: {detail}]", {"who": "rank 1", "detail": "x"}) == "rank 1 failed: x"
+    assert fill_sentence("{who} failed[ in {path}][: {detail}]", {"who": "rank 1", "detail": "x"}) == "rank 1 failed: x"

@@ -98,7 +98,7 @@ _CODE_RULES = {124: "command-timeout"}
 
 
 class Attempt:
-    """What the evidence shows about the last attempt of a job."""
+    """The last attempt of a job, as the evidence shows it."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
@@ -244,7 +244,7 @@ class Attempt:
                 self.events.append(Event(rule, {}, end.line, rank, end.host, end.attempt, len(self.events), SYSTEM))
 
     def _signal_of_limit(self) -> str | None:
-        """Return the --signal by which Slurm itself may have sent SIGTERM; empty if only the time says so."""
+        """Return the --signal by which Slurm itself may have sent SIGTERM; empty if only the time shows it."""
         options = [script_options(lines).get("signal", "") for lines in self.evidence.scripts.values()]
         found = [match for text in options if (match := _SIGTERM_OPTION.fullmatch(text))]
         option = found[0][0] if found else ""
@@ -275,7 +275,7 @@ class Attempt:
         is_step = len(tasks) > 1 and self.evidence.world <= 1 and len(tasks) * 2 > len(self.evidence.ranks)
         count, kept = len(tasks), list(tasks.values())[-1:] if is_step else []
         if not tasks and lone and self.evidence.world <= 1:
-            # Without labels, the script tells how many tasks may have printed the line.
+            # Without labels, the script shows how many tasks may have printed the line.
             count = Counter(re.sub(r"\d+", "", event.line.body) for event in lone).most_common(1)[0][1]
             sizes = [size_of_job(script_options(lines)).ntasks for lines in self.evidence.scripts.values()]
             kept = lone[:1] if count > 1 and sizes == [count] else []
@@ -363,7 +363,7 @@ class Attempt:
         found = min(remaining, key=self._order, default=None)
         if found is None or found.rank is not None or found.strength != LINE:
             return found
-        # Of equal messages in different files, that of a rank says more than that of a command by hand.
+        # If several files contain the same message, prefer that of a rank to that of a command run by hand.
         same = [each for each in remaining if each.rule is found.rule and each.line.file != found.line.file]
         return min((each for each in same if each.rank is not None), key=self._order, default=found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.evidence import ANALYSIS_ORDER, LINE, VICTIMS, Event, LastLine, Waiting
+from hpc_kit.runs.why.evidence import ANALYSIS_ORDER, LINE, VICTIMS, Event, LastLine, WaitingRank
 from hpc_kit.runs.why.rules import rule_named
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
 
 def find_different_calls(attempt: Attempt) -> Event | None:
     """Return the mismatch of the calls in which the ranks of one process group waited."""
-    calls: dict[tuple[str | None, int], list[Waiting]] = {}
+    calls: dict[tuple[str | None, int], list[WaitingRank]] = {}
     for waiting in calls_of_groups(attempt):
         if waiting.sequence is not None:
             calls.setdefault((waiting.group, waiting.sequence), []).append(waiting)
@@ -39,7 +39,7 @@ def find_different_calls(attempt: Attempt) -> Event | None:
     return _different_functions(attempt)
 
 
-def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | None]) -> Event:
+def _different_sizes(attempt: Attempt, group: list[WaitingRank], sizes: set[str | None]) -> Event:
     """Return the cause of calls of one collective with different sizes: a barrier and a scalar have one element."""
     found = _mismatch(
         attempt, "collective-mismatch-shape", group, lambda each: f"{each.operation} of {each.elements} elements"
@@ -64,7 +64,7 @@ def _ran_out_of_inputs(attempt: Attempt, mismatch: Event) -> Event | None:
     return comparison_event(attempt, "uneven-inputs", at_last_line(mismatch.line, last, mismatch.rank), mismatch.rank)
 
 
-def calls_of_groups(attempt: Attempt) -> list[Waiting]:
+def calls_of_groups(attempt: Attempt) -> list[WaitingRank]:
     """Return the calls of ranks, with the process group if there are several: each group counts its calls."""
     waiting = attempt.evidence.waiting
     if len({each.group for each in waiting} - {None}) > 1:
@@ -75,7 +75,7 @@ def calls_of_groups(attempt: Attempt) -> list[Waiting]:
 def _different_functions(attempt: Attempt) -> Event | None:
     """Return the ranks whose tracebacks end in different collectives, if one timed out there and the others with it."""
     group = [
-        Waiting(event.rank, None, function, None, event.line)
+        WaitingRank(event.rank, None, function, None, event.line)
         for event in attempt.of_class(*VICTIMS)
         if event.traceback and event.rank is not None
         for function in [event.traceback.waits_in]
@@ -86,7 +86,7 @@ def _different_functions(attempt: Attempt) -> Event | None:
     return compare_operations(attempt, group)
 
 
-def compare_operations(attempt: Attempt, group: list[Waiting]) -> Event | None:
+def compare_operations(attempt: Attempt, group: list[WaitingRank]) -> Event | None:
     """Return the mismatch of the collectives in which ranks wait, without the proof that they are of one group."""
     if len({each.operation for each in group}) < 2:
         return None
@@ -95,7 +95,7 @@ def compare_operations(attempt: Attempt, group: list[Waiting]) -> Event | None:
     return found
 
 
-def _mismatch(attempt: Attempt, rule: str, group: list[Waiting], describe: Callable[[Waiting], str]) -> Event:
+def _mismatch(attempt: Attempt, rule: str, group: list[WaitingRank], describe: Callable[[WaitingRank], str]) -> Event:
     """Return the rank whose call differs from that of most ranks, as an event."""
     odd, other = _odd_one(group, describe)
     values = Counter(map(describe, group))
@@ -109,7 +109,7 @@ def _mismatch(attempt: Attempt, rule: str, group: list[Waiting], describe: Calla
     return found
 
 
-def _odd_one(group: list[Waiting], value: Callable[[Waiting], str | None]) -> tuple[Waiting, Waiting]:
+def _odd_one(group: list[WaitingRank], value: Callable[[WaitingRank], str | None]) -> tuple[WaitingRank, WaitingRank]:
     """Return a rank with the rarest value, and one with the most common."""
     counts = Counter(value(each) for each in group)
     odd = min(group, key=lambda each: (counts[value(each)], -each.rank))

@@ -18,7 +18,7 @@ from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
 from hpc_kit.runs.why.hangs import find_stuck_workers
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late, find_ranks_without_log
 from hpc_kit.runs.why.later_commands import are_of_two_programs, follows_failure, misses_input
-from hpc_kit.runs.why.rules import DIRECT, fill_template
+from hpc_kit.runs.why.rules import DIRECT, fill_sentence
 from hpc_kit.runs.why.script_faults import add_script_fault
 from hpc_kit.runs.why.verdicts import (
     NO_FAILURE,
@@ -42,7 +42,7 @@ _LAUNCHERS = re.compile(
 """Commands that start a training: without them, a script has done nothing."""
 
 _SAYS_FAILED = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b|(?i:\b(?:failed|aborting|giving up|fatal)\b)|can't open file")
-"""A program or a shell says that its work failed."""
+"""A program or a shell prints that its work failed."""
 
 _VALUE_MISSING = re.compile(
     r"NoneType|UnboundLocalError|referenced before assignment|cannot access local variable"
@@ -57,7 +57,7 @@ _SAYS_NOT_WRITTEN = re.compile(
     r"(?i)(?:could ?n[o']t|can ?not|can't|unable to|fail\w*(?: to)?|error)(?: \w+){0,3} "
     r"(?:write|writing|written|save|saving|saved|store|storing|dump|dumping|export|exporting)\b"
 )
-"""A program says that it has not written a file."""
+"""A program prints that it has not written a file."""
 
 _READS_SAVED = re.compile(
     r"(?i)checkpoint|ckpt|serialization\.py|PytorchStream|safetensor|pickle|load_state|\b(?:resum|restor)(?:e|ing)\b|\.pth?\b"
@@ -107,21 +107,23 @@ def _answer(attempt: Attempt) -> Verdict:
     culprit = attempt.first(fatal)
     ordered = attempt.first(attempt.of_kind("end"))
     # An end that Slurm ordered makes programs print errors, which are then no causes.
-    if ordered and (culprit is None or explains(ordered, culprit) or _comes_after(attempt, culprit, ordered)):
+    if ordered and (
+        culprit is None or explains(ordered, culprit) or _is_part_of_ordered_end(attempt, culprit, ordered)
+    ):
         culprit = ordered
-    if waiting := _waits(attempt, culprit):
+    if waiting := _answer_unless_failed(attempt, culprit):
         return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
     if culprit is None and (culprit := attempt.first(_uncaught_at_end(attempt))):
-        return verdict_of(attempt, _chain(attempt, culprit)[-1], "likely")
+        return verdict_of(attempt, _causal_chain(attempt, culprit)[-1], "likely")
     if culprit is None:
         verdict = unknown_verdict(attempt)
         return replace(verdict, confidence="likely") if _hides_failure(attempt) else verdict
-    chain = _chain(attempt, culprit)
+    chain = _causal_chain(attempt, culprit)
     # A late or missing rank shows only in comparison with the ranks that waited for it.
     if found := find_by_comparison(attempt, chain[-1]):
-        chain = _chain(attempt, found) if found.rule.class_ == "late-rank" else [found]
+        chain = _causal_chain(attempt, found) if found.rule.class_ == "late-rank" else [found]
     elif chain[-1].rule.class_ in VICTIMS and (absent := find_ranks_without_log(attempt)):
         return unknown_verdict(attempt, absent)
     verdict = verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
@@ -135,11 +137,11 @@ def _answer(attempt: Attempt) -> Verdict:
 def _answer_completed(attempt: Attempt, job: JobRow) -> Verdict:
     """Return the answer about a job with exit code 0, which may have lost its output, or never started its program."""
     hidden = attempt.first(_hidden_failures(attempt) or _wrong_folder(attempt) or _uncaught_at_end(attempt))
-    return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely") if hidden else _no_failure(attempt, job)
+    return verdict_of(attempt, _causal_chain(attempt, hidden)[-1], "likely") if hidden else _no_failure(attempt, job)
 
 
-def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
-    """Return the answer that the job waits or runs, if it has not failed: what Slurm ended was another attempt."""
+def _answer_unless_failed(attempt: Attempt, culprit: Event | None) -> Verdict | None:
+    """Return the answer that the job waits or runs, if only an earlier attempt has failed."""
     job = attempt.job
     if job is None or not attempt.waits_or_runs():
         return None
@@ -147,14 +149,14 @@ def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
     if job.state is JobState.PENDING and "Dependency" in job.reason:
         before = culprit or _weak_candidate(attempt)
         return waiting_verdict(
-            attempt, job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None
+            attempt, job, verdict_of(attempt, _causal_chain(attempt, before)[-1], "likely") if before else None
         )
     if culprit is None:
         return None if attempt.failed else waiting_verdict(attempt, job)
     if culprit.rule.kind != "end" or not (job.state is JobState.PENDING or culprit.rule.class_ == "requeued"):
         return None
     verdict = waiting_verdict(attempt, job)
-    verdict.earlier = [f"attempt 1: {fill_template(culprit.rule.cause, culprit.groups)}"]
+    verdict.earlier = [f"attempt 1: {fill_sentence(culprit.rule.cause, culprit.groups)}"]
     return verdict
 
 
@@ -247,7 +249,7 @@ def _wrong_folder(attempt: Attempt) -> list[Event]:
 
 
 def _lost_output(event: Event) -> bool:
-    """Return whether the program says that it could not write a file."""
+    """Return whether the program reports that it could not write a file."""
     return event.rule.class_ in NOT_WRITTEN and _SAYS_NOT_WRITTEN.search(event.line.body) is not None
 
 
@@ -436,7 +438,7 @@ def _cancelled_steps(attempt: Attempt) -> list[Event]:
     ]
 
 
-def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
+def _is_part_of_ordered_end(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
     """Return whether an error is part of an end that Slurm ordered."""
     # A message of the kernel about a dead process or device is no part of an orderly end.
     if explains(culprit, ordered) or (culprit.rule.weight >= 85 and culprit.strength == SYSTEM):
@@ -455,7 +457,7 @@ def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
     return culprit.rule.weight < 40
 
 
-def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
+def _causal_chain(attempt: Attempt, culprit: Event) -> list[Event]:
     """Return an event, the event behind it, such as the full disk behind a damaged file, and so on."""
     chain = [culprit]
     known = set(map(id, attempt.events))
@@ -481,7 +483,7 @@ def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
 
 
 def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
-    """Return whether an event is the cause of the culprit: its rule or its place says so, and it came first."""
+    """Return whether an event is the cause of the culprit: its rule or its place shows this, and it came first."""
     if event.rule.kind == "consequence" or (event.rule.alone and event.strength == WARNING):
         return False
     if (
@@ -655,7 +657,7 @@ def _earlier_attempts(attempt: Attempt) -> list[tuple[Event, str]]:
             # Launchers report the ranks of the last attempt.
             who = describe_rank(attempt, rank if first.rank is not None else None, host, [])
             found.append(
-                (first, f"attempt {number + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': who})}")
+                (first, f"attempt {number + 1}: {fill_sentence(first.rule.cause, {**first.groups, 'who': who})}")
             )
     return found
 

@@ -1,4 +1,4 @@
-"""What the logs of a job say: matched rules, tracebacks, ends of ranks, and states of jobs."""
+"""The content of the logs of a job: matched rules, tracebacks, ends of ranks, and states of jobs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Event:
     is_hint: bool = False
     """The line suggests the rule's sentence, but does not prove it."""
     is_survived: bool = False
-    """The line right after it says that the program goes on."""
+    """The line right after it states that the program continues."""
     ranks_in_file: int = 1
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
     about: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ _SIGNALS = {
 }
 
 
-class Waiting(NamedTuple):
+class WaitingRank(NamedTuple):
     """A rank that waited in a collective."""
 
     rank: int
@@ -206,7 +206,7 @@ _OUT_OF_INPUTS = re.compile(
 
 @dataclass(slots=True)
 class NodeReports:
-    """What Slurm, the kernel and the program say about nodes."""
+    """Reports of Slurm, the kernel and the program about nodes."""
 
     masters: dict[tuple[str, int | None], str] = field(default_factory=dict)
     """The address of the first node that a rank, or a node, has stated in a file."""
@@ -227,7 +227,7 @@ class NodeReports:
 
 @dataclass(slots=True)
 class LoaderReports:
-    """What the stacks of processes say about DataLoaders."""
+    """The state of DataLoaders, as the stacks of processes show it."""
 
     stuck: list[Stack] = field(default_factory=list)
     """Stacks of idle workers that have data to load, if the program printed no progress after."""
@@ -237,7 +237,7 @@ class LoaderReports:
 
 @dataclass(slots=True)
 class InputReports:
-    """What ranks say about their inputs."""
+    """Reports of ranks about their inputs."""
 
     batches: dict[int, int] = field(default_factory=dict)
     """The number of batches or steps that a rank has stated first."""
@@ -247,12 +247,12 @@ class InputReports:
 
 @dataclass
 class Evidence:
-    """All that the files of a job say, in the order of reading."""
+    """All findings in the files of a job, in the order of reading."""
 
     events: list[Event] = field(default_factory=list)
     ends: list[TaskEnd] = field(default_factory=list)
     rows: list[JobRow] = field(default_factory=list)
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[WaitingRank] = field(default_factory=list)
     processes: dict[int, set[tuple[int, str | None]]] = field(default_factory=dict)
     """Ranks and hosts of process ids. Processes of several hosts may have one id."""
     stacks: dict[int | str, Stack | None] = field(default_factory=dict)
@@ -383,5 +383,5 @@ def signal_text(code: int) -> str | None:
 
 
 def reports_end_of_inputs(text: str) -> bool:
-    """Return whether the last line of a rank says that it has finished its batches."""
+    """Return whether the last line of a rank states that it has finished its batches."""
     return bool(_OUT_OF_INPUTS.search(text))

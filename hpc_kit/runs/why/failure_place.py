@@ -81,7 +81,7 @@ def has_several_hosts(attempt: Attempt) -> bool:
     return len(_known_hosts(attempt)) > 1
 
 
-def count_nodes(attempt: Attempt) -> int | None:
+def count_job_nodes(attempt: Attempt) -> int | None:
     """Return the number of nodes of the job, by its node list or by its script."""
     stated = set().union(*attempt.evidence.node_lists.values())
     lists = {row.nodes for row in attempt.rows if row.nodes} | stated
@@ -102,7 +102,7 @@ def correct_local_ranks(attempt: Attempt) -> None:
         len({label for _, label in evidence.nodes.agents}) > 1
         or len({re.sub(r"\d+", "", file) for file in files}) < len(files)  # one file for each node
         or has_several_hosts(attempt)
-        or max(count_nodes(attempt) or 1, evidence.wanted_nodes[0] if evidence.wanted_nodes else 1) > 1
+        or max(count_job_nodes(attempt) or 1, evidence.wanted_nodes[0] if evidence.wanted_nodes else 1) > 1
         or max(set().union(*first_ranks.values(), agents), default=0) > 0
         or evidence.world >= 2 * (max(evidence.ranks, default=evidence.world) + 1)  # the labels are those of one node
     )
@@ -146,7 +146,9 @@ def _place_by_reports(attempt: Attempt, event: Event) -> tuple[int | None, str |
 
 def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
     """Return the end of a rank that an event without a rank fits best: not that of a victim."""
-    ends = [end for end in attempt.failed_ends() if event.host is None or end.host is None or _is_on(end, event.host)]
+    ends = [
+        end for end in attempt.failed_ends() if event.host is None or end.host is None or _ended_on(end, event.host)
+    ]
     killed = [end for end in ends if end.signal in {"Killed", "Out Of Memory"} or end.exit_code == 137]
     if killed and event.rule.class_ in {"host-memory", "killed"}:
         return killed[0]
@@ -162,7 +164,7 @@ def _fitting_end(attempt: Attempt, event: Event) -> TaskEnd | None:
     return next(iter(own or ends), None)
 
 
-def _is_on(end: TaskEnd, host: str) -> bool:
+def _ended_on(end: TaskEnd, host: str) -> bool:
     return end.host is not None and same_host(end.host, host)
 
 
@@ -197,7 +199,7 @@ def _only_rank_hit(attempt: Attempt, event: Event, host: str | None) -> int | No
     if host is None:
         return None
     places = attempt.evidence.hosts
-    ended = {each for end in attempt.failed_ends() if _is_on(end, host) for each in end.ranks}
+    ended = {each for end in attempt.failed_ends() if _ended_on(end, host) for each in end.ranks}
     explained = {
         each.rank
         for each in attempt.of_kind("cause")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.attempt import STATE_ORDER
 from hpc_kit.runs.why.collective_mismatch import at_last_line, compare_operations, comparison_event
-from hpc_kit.runs.why.evidence import LINES_OF_END, Event, Waiting, script_options
+from hpc_kit.runs.why.evidence import LINES_OF_END, Event, WaitingRank, script_options
 from hpc_kit.runs.why.log_reader import read_end_times
 from hpc_kit.runs.why.stack_dumps import find_late_stacks
 from hpc_kit.slurm.partitions import parse_limit
@@ -81,7 +81,9 @@ def find_stuck(attempt: Attempt) -> Event | None:
     place, _ = places.most_common(1)[0]
     waiting = [key for key, stack in stacks.items() if key not in late and stack.place == place]
     rank, stuck = late[0] if isinstance(late[0], int) else None, stacks[late[0]]
-    found = comparison_event(attempt, "late-rank", stuck.line, rank, detail=f"stacks: {_name(waiting)} in {place}")
+    found = comparison_event(
+        attempt, "late-rank", stuck.line, rank, detail=f"stacks: {_rank_words(waiting)} in {place}"
+    )
     found.traceback = stuck.traceback
     found.about = tuple(key for key in late if isinstance(key, int))
     found.is_hint = not _is_complete(attempt, stacks)
@@ -115,7 +117,7 @@ def _is_complete(attempt: Attempt, stacks: Mapping[int | str, Stack]) -> bool:
     return len(stacks) >= world if all(isinstance(key, int) for key in stacks) else len(stacks) == world
 
 
-def _name(keys: Sequence[int | str]) -> str:
+def _rank_words(keys: Sequence[int | str]) -> str:
     """Return the words for ranks, or for processes without a label."""
     ranks = sorted(key for key in keys if isinstance(key, int))
     return format_ranks(ranks) if ranks else f"{len(keys)} processes" if len(keys) > 1 else "another process"
@@ -138,7 +140,7 @@ def _find_deadlock(attempt: Attempt) -> Event | None:
     if "recv" in calls or "send" in calls or len(calls) < 2:
         return None
     if ranks:
-        group = [Waiting(rank, None, stack.traceback.waits_in, None, stack.line) for rank, stack in ranks]
+        group = [WaitingRank(rank, None, stack.traceback.waits_in, None, stack.line) for rank, stack in ranks]
         return compare_operations(attempt, group)
     named = sorted(calls.items(), key=lambda call: len(call[1]))
     odd = stacks[named[0][1][0]]
@@ -190,7 +192,7 @@ def find_standstill(attempt: Attempt, end: Event) -> Event | None:
         for key, stack in stacks.items():
             places.setdefault(stack.place, []).append(key)
         usual = max(places.values(), key=len)
-        reason = f"{_name(usual)} {'is' if len(usual) == 1 else 'are'} in {stacks[usual[0]].place}"
+        reason = f"{_rank_words(usual)} {'is' if len(usual) == 1 else 'are'} in {stacks[usual[0]].place}"
         reason += f", and {len(stacks) - len(usual)} elsewhere" if len(places) > 1 else ""
         found = comparison_event(attempt, "stood-still", stacks[usual[0]].line, None, reason=reason, **time)
         found.traceback = stacks[usual[0]].traceback

@@ -22,7 +22,7 @@ from hpc_kit.runs.why.evidence import (
     reports_end_of_inputs,
     script_options,
 )
-from hpc_kit.runs.why.failure_place import count_nodes
+from hpc_kit.runs.why.failure_place import count_job_nodes
 from hpc_kit.runs.why.hangs import MAX_SHOWN, explain_hang, find_stuck
 from hpc_kit.slurm.sizes import size_of_job
 
@@ -43,7 +43,7 @@ _LEAVES = re.compile(
     r"(?i)\bnothing (?:left )?to (?:do|process|train|evaluate)\b"
     r"|\b(?:exiting|leaving|quitting|stopping|returning early|shutting down)\b(?! in \d)"
 )
-"""The last line of a rank says that it ends by itself."""
+"""The last line of a rank states that it ends by itself."""
 
 _LABELS = re.compile(r"^ *(?:\[[^\]]*\]:?|\d+:) *(?:\[[^\]]*\]:? *)*")
 
@@ -120,7 +120,7 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     by_rank = {key[1]: last for key, last in evidence.last.items()}
     if len(silent) > 1 and absent:
         return None
-    # A silent rank that ended by itself is to blame for the others that are silent.
+    # If a silent rank ended by itself, the remaining silent ranks waited for it.
     if any(_ended(attempt, each) for each in silent):
         return None
     rank = next((each for each in silent if each in by_rank), silent[0])
@@ -145,7 +145,7 @@ def _output_before(evidence: Evidence, wait: Event) -> str:
 
 
 def _ended_itself(attempt: Attempt, rank: int, line: Line, reporting: set[int], *, is_awaited: bool) -> Event | None:
-    """Return the rank for which the others waited, if its last line says why it ended, or if it had fewer batches."""
+    """Return the awaited rank, if its last line states why it ended, or if it had fewer batches."""
     evidence = attempt.evidence
     texts = {key[1]: last.text for key, last in evidence.last.items()}
     last = texts.get(rank, "")
@@ -254,7 +254,7 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     versions = Counter(version for version, _ in stated.values())
     if culprit.rule.class_ not in _NOT_MET or len(versions) < 2:
         return None
-    # Of two equally frequent versions, that of rank 0 is the usual one.
+    # If two versions are equally frequent, the usual one is that of rank 0.
     usual = max(versions, key=lambda version: (versions[version], version == stated.get(0, ("",))[0]))
     odd = min(rank for rank, (version, _) in stated.items() if version != usual)
     other = min(rank for rank, (version, _) in stated.items() if version == usual)
@@ -266,7 +266,7 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
-    wanted, number = attempt.evidence.wanted_nodes, count_nodes(attempt)
+    wanted, number = attempt.evidence.wanted_nodes, count_job_nodes(attempt)
     if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or not number or number >= wanted[0]:
         return None
     nodes = "1 node" if number == 1 else f"{number} nodes"

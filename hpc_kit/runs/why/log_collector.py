@@ -153,7 +153,7 @@ _RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(
 
 
 def add_file(evidence: Evidence, log: LogFile) -> None:
-    """Add what one file says to the evidence."""
+    """Add the content of one file to the evidence."""
     _FileCollector(evidence, log, evidence.memory).read()
 
 
@@ -306,7 +306,7 @@ class _FileCollector:
         return match_label(self.labels, line.text) if self.labels and "rank" in self.labels.groupindex else None
 
     def _find_silent_ranks(self) -> None:
-        """Take back the progress after an error whose rank prints none at the end of the file, but others do."""
+        """Discard the progress after an error if, at the end of the file, only other ranks still print progress."""
         events = [event for event in self.own if event.progress]
         if not events:
             return
@@ -344,7 +344,7 @@ class _FileCollector:
             if not (finished or self.labels or text.startswith(("[", "(")) or number == last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
-            # The last line of the program says more than the frames of C++ behind it.
+            # The last line of the program is clearer than the frames of C++ after it.
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
                 is_progress = line.time is not None and _shape(text) in self.memory.counting
                 found = LastLine(number, line.text, self.log.name, line.body, line.time, is_progress)
@@ -358,7 +358,7 @@ class _FileCollector:
             if finished and not is_script and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
         self._note_training_without_steps(end)
-        # What a program writes from time to time shows no end.
+        # A line that a program writes from time to time does not show its end.
         if last and shapes.count(_shape(last[-1][1])) == 1 and not self.reader.is_cut:
             line = parse_line(self.log, self.labels, *last[-1])
             if _RESULT.search(_LOGGER.sub("", line.body)):
@@ -501,7 +501,7 @@ class _FileCollector:
             self.evidence.began = line.time if began is None else min(began, line.time)
 
     def _take_back(self, line: Line) -> None:
-        """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
+        """Turn errors before a line into warnings if the line states that the program continues or a link is back."""
         if self.own and self.own[-1].line.number == line.number - 1 and self.own[-1].line.rank == line.rank:
             if _FALLS_BACK.match(line.body):
                 self.own[-1].strength = WARNING
@@ -612,7 +612,7 @@ class _FileCollector:
         if body.startswith("hpc-kit: ") and self.own and self.own[-1].line is line:
             self.errors[line.rank] = event = self.own[-1]
             if event.rule.name == "hpc-kit-error" and not _REFERS.match(body):
-                event.strength = WARNING  # a note, until a line says what to do
+                event.strength = WARNING  # a note, until a line with a remedy follows
         return True
 
     def _note_attempt(self, body: str, rank: int | None) -> bool:
@@ -663,7 +663,7 @@ class _FileCollector:
         match = specify_exit_code(match)
         groups = match.groups
         if match.rule.name == LONE_TASKS:
-            # Each task calls itself rank 0: the launcher's label, or the name of the file, tells them apart.
+            # Each task calls itself rank 0: the launcher's label, or the name of the file, distinguishes them.
             label = self._label(line)
             groups["task"] = label["rank"] if label else "" if self.log.rank is None else str(self.log.rank)
         if match.rule.kind == "end" or match.rule.name == "exit-code" or match.rule.class_ == "collective-timeout":

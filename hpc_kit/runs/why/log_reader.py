@@ -67,7 +67,7 @@ SOFTENED = re.compile(
     r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
     r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
 )
-"""A line says that the program goes on, or is a warning."""
+"""A line states that the program continues, or is a warning."""
 
 SUCCESS = re.compile(
     r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
@@ -87,7 +87,7 @@ _ESCAPES = re.compile(
 
 
 class LogFile(NamedTuple):
-    """One file of the job, and what its name says about it."""
+    """One file of the job, with the rank and the job that its name shows."""
 
     path: Path
     name: str
@@ -331,7 +331,7 @@ class LogReader:
     def line_before(self) -> str:
         """Return the line before the current one, if it is in the same block; the last state of a progress bar."""
         line = self._lines[self._position - 1] if self._position else b""
-        return clean_text(line.rstrip(b"\r").rpartition(b"\r")[2])
+        return clean_line(line.rstrip(b"\r").rpartition(b"\r")[2])
 
     def freeze(self) -> None:
         """Count progress from here on: lines whose shapes were printed before."""
@@ -438,12 +438,12 @@ class LogReader:
     def _segments(self, number: int, line: bytes, shape: bytes) -> Iterator[tuple[int, str, bytes]]:
         """Yield a line; each state of a progress bar apart."""
         if b"\r" not in line:
-            yield number, clean_text(line[:MAX_LINE]), shape
+            yield number, clean_line(line[:MAX_LINE]), shape
             return
         for part in line[-MAX_LINE:].split(b"\r"):
             part_shape = part.translate(None, _DIGITS)
             if part and (part_shape not in self._memory.plain or self._wants_all()):
-                yield number, clean_text(part), part_shape
+                yield number, clean_line(part), part_shape
 
     def _keep_last(self, tail: bytes) -> None:
         lines = tail[-TAIL_BYTES:].split(b"\n")[-KEPT_LINES:]
@@ -451,7 +451,7 @@ class LogReader:
         if text.isascii() and len(text.translate(None, _CONTROLS)) == len(text):
             texts = text.decode().split("\n")
         else:
-            texts = [clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]) for line in lines]
+            texts = [clean_line(line.rstrip(b"\r").rpartition(b"\r")[2]) for line in lines]
         first = self.lines - len(lines) + 1
         self.last = [(number, clean) for number, line in enumerate(texts, first) if (clean := line.rstrip())]
 
@@ -481,7 +481,7 @@ def _is_binary(data: bytes) -> bool:
     return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10 or controls > len(sample) // 20
 
 
-def clean_text(line: bytes) -> str:
+def clean_line(line: bytes) -> str:
     """Decode a line and remove terminal escapes and control characters."""
     return _without_escapes(line.decode("utf-8", errors="replace"))
 
@@ -504,7 +504,7 @@ def read_end_times(log: LogFile, labels: re.Pattern[str] | None, size: int) -> l
             lines = file.read(size).split(b"\n")
     except (OSError, EOFError, gzip.BadGzipFile):
         return []
-    parsed = (parse_line(log, labels, 0, clean_text(line[:MAX_LINE])) for line in lines[1:])
+    parsed = (parse_line(log, labels, 0, clean_line(line[:MAX_LINE])) for line in lines[1:])
     return [line.time for line in parsed if line.time is not None and "slurmstepd" not in line.text]
 
 
@@ -629,7 +629,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host
-    # Where torchrun labels the processes, the label of srun is the number of a node.
+    # If torchrun labels the processes, the label of srun is the number of a node.
     rank = int(stated) if stated else log.rank if local else rank
     if rank is None and (found := _RANK_IN_TEXT.search(body)):
         rank = int(next(filter(None, found.groups())))

@@ -27,10 +27,14 @@ also    ranks 0-4, 6, 7 failed because of it (lost connection)
 fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 ```
 
-`--log` takes output of jobs and ranks in any mix: `slurm-*.out`, logs of single ranks, submitit's `*_log.out` and
-`*_log.err`, `srun --label`, torchrun, mpirun and Ray prefixes, labels of rank and host such as
-`[rank3] n07`, kernel messages, outputs of `sacct`, `squeue`, `seff`, `scontrol show job`, `scontrol show node` and
-`sinfo -R`, a refusal of sbatch, the script, and folders. Secrets are masked, and terminal escapes are removed.
+`--log` reads files and folders in any mix:
+
+- output of jobs and ranks: `slurm-*.out`, logs of single ranks, submitit's `*_log.out` and `*_log.err`
+- prefixes of `srun --label`, torchrun, mpirun and Ray, and labels of rank and host such as `[rank3] n07`
+- outputs of `sacct`, `squeue`, `seff`, `scontrol show job`, `scontrol show node` and `sinfo -R`
+- kernel messages, a refusal of sbatch, and the script
+
+Secrets are masked, and terminal escapes are removed.
 
 | exit status | meaning |
 |---|---|
@@ -42,8 +46,8 @@ fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 `class`, `rank`, `host`, `evidence` (`file`, `line`, `text`), `traceback` (or null), `fix`, and `confidence`: `certain`
 if the evidence proves the cause, otherwise `likely`.
 
-The elements of an array are separate jobs. The page contains each different cause once, the most common one first,
-with the elements that ended so. In the document, they are the list `elements`, whose items have the key `jobs`, too.
+The elements of an array are separate jobs. The answer contains each cause once, with the elements that it ended. The
+most common cause comes first. The JSON document lists them as `elements`, and each item also has the key `jobs`.
 With `--log`, names such as `slurm-12_3.out`, `12_3_0_log.err` and `sweep_12_3.out` (`%A_%a`) give the elements, and so
 do the names that a script among the files gives to them (`fold%a.log`). Names such as `sweep-12-3.out` are those of
 elements if a script or a listing shows an array; otherwise, a last number that counts from 0 is a rank.
@@ -55,13 +59,14 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
 
 1. **Lines become events.** The rules below match lines and the exceptions of tracebacks. Each event has a rank, a host,
    a time and an attempt, as far as the prefix, the file name or the line gives them.
-2. **Handled errors do not count.** The program went on after an error if it printed more lines of a shape that it had
-   printed before, if a line right after its traceback says so ("skipped", "disabled"), or if the job succeeded. The
-   same holds for an error before "retrying", and for one that was handled before and is followed by Slurm's order to
-   end. A success that the script prints (`echo training finished`) counts only after `set -e`.
+2. **Handled errors do not count.** The program continued after an error if it then printed more lines of a shape that
+   it had printed before. It also continued if a line right after the traceback states it ("skipped", "disabled"), or
+   if the job succeeded. An error before "retrying" was handled, too. So was one that had been handled before and is
+   followed by Slurm's order to end. A success that the script prints (`echo training finished`) counts only after
+   `set -e`.
 3. **Victims do not count.** A lost connection, a collective that timed out and a step that Slurm ended are
    consequences, unless nothing else is found. So is a rank that reached no other rank, if that one has an error of its
-   own. If torchrun starts the ranks, its report says which one failed: the tasks of srun are only its agents.
+   own. If torchrun starts the ranks, its report names the one that failed: the tasks of srun are only its agents.
 4. **The first cause wins.** Launchers' reports, the kind of the error and the time decide between several errors. A
    direct statement, such as an out-of-memory kill, explains a vaguer one, such as a dead DataLoader worker. A line
    explains a later exception only if the program printed no progress in between. An error about a missing value, such
@@ -69,27 +74,31 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
    not come while the remaining ranks waited, is the culprit. If the job hung, the last stacks of its ranks are
    compared, which faulthandler or `py-spy dump` printed. In a log without labels, the ids of processes and threads
-   tell the ranks apart. A line about a wait explains the time limit if no progress follows. If nothing was printed
+   distinguish the ranks. A line about a wait explains the time limit if no progress follows. If nothing was printed
    for 30 minutes and for much longer than before, the answer is that the job stood still, and not that its limit was
    too short. It is `likely`. The time in the message of Slurm, or `Elapsed` of sacct, shows the end.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
    print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
    `likely`.
-7. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job. If a
-   batch script goes on with another step after a step has failed, that step counts. The answer is `likely` unless the
+7. **The last attempt counts.** The answer also names the causes of earlier attempts of a requeued job. If a batch
+   script continues with another step after a step has failed, that step counts. The answer is `likely` unless the
    script announced a retry. The first step counts if the later command only misses a file.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the program or its script hid the
-exit status. It probably failed if an uncaught exception ended its program, and only the script went on. The same
-holds if it did nothing after an error, such as a launcher that was not found, or if one of its last lines says that a
-file could not be written. Of several submissions in one terminal, the last refusal counts. A job that waits again
-after Slurm had ended it did not fail, and an exception in a job that still runs is `likely`.
+exit status. It probably failed in these cases:
+
+- An uncaught exception ended its program, and only the script continued.
+- It did nothing after an error, such as a launcher that was not found.
+- One of its last lines reports that a file could not be written.
+
+If one terminal shows several submissions, the last refusal counts. A job that waits again after Slurm had ended it did
+not fail, and an exception in a job that still runs is `likely`.
 
 Without Slurm's state, a log that ends with a result, such as a saved model, shows a success that is `likely`. The
 answer about a job that never started, because of its dependency, is that of the job before it. If the watchdog has
 reported a stall of a job that still runs, the answer names the rank that the remaining ranks wait for.
 
-An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
+An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. In a kernel's log, messages
 about other jobs and from days before the job do not count.
 
 ## Limits
@@ -127,7 +136,7 @@ def why_page() -> str:
     for name in sorted(set(classes) - set(_ANSWERS)):
         lines += ["", f"## {name}"]
         for rule in classes[name]:
-            lines += ["", f"{_sentence(rule)}{_remark(rule)}", "", f"Fix: {_plain(rule.fix)}.", "", "```text"]
+            lines += ["", f"{_sentence(rule)}{_weight_note(rule)}", "", f"Fix: {_plain(rule.fix)}.", "", "```text"]
             lines += [*rule.examples, "```"]
     return "\n".join(lines) + "\n"
 
@@ -143,7 +152,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), text).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _remark(rule: Rule) -> str:
+def _weight_note(rule: Rule) -> str:
     remarks = {
         "consequence": " A consequence: it counts only if nothing else is found.",
         "soft": " It counts if the job fails later.",

@@ -130,7 +130,7 @@ def _matches(text: str, exception: bool) -> tuple[Match, ...]:
     return tuple(sorted(found.values(), key=lambda match: -match.rule.weight))
 
 
-def fill_template(template: str, values: dict[str, str]) -> str:
+def fill_sentence(template: str, values: dict[str, str]) -> str:
     """Replace `{name}` in a sentence, and leave out the bracketed parts whose values are not known."""
 
     def fill_part(match: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
-from hpc_kit.runs.progress import read_hosts, read_progress
+from hpc_kit.runs.progress import read_progress, read_rank_hosts
 from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.evidence import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
 from hpc_kit.runs.why.log_collector import add_file
@@ -57,7 +57,7 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
         if path in run.batch_logs():
             _number_ranks(evidence, run.ranks_per_task)
     add_first_failure(run.folder, evidence)
-    evidence.hosts = read_hosts(run.folder) | evidence.hosts
+    evidence.hosts = read_rank_hosts(run.folder) | evidence.hosts
     evidence.rows.append(_row(run, status, state))
     verdict = decide(evidence)
     if state is JobState.RUNNING and verdict.cause.startswith("did not fail"):

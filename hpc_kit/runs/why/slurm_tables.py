@@ -152,7 +152,7 @@ class TableParser:
         # The last column of squeue contains the nodes of a job that runs.
         if state is JobState.RUNNING and not (nodes := values.get("reason", "(")).startswith("("):
             values = {**values, "nodes": nodes, "reason": ""}
-        _fill(row, values)
+        _fill_row(row, values)
         return row
 
     def _scontrol(self, line: Line) -> list[JobRow]:
@@ -175,7 +175,7 @@ class TableParser:
             self._record.raw_state, self._record.line = values["raw_state"], line
             self._record.state = parse_state(values["raw_state"])
             done.append(self._record)
-        _fill(self._record, values)
+        _fill_row(self._record, values)
         self.is_open = True
         if "=" not in text:
             self._record, self.is_open = None, False
@@ -197,11 +197,11 @@ class TableParser:
         if not (found := _SEFF_STATE.match(text)) or row.line is not None:
             return []
         row.state, row.raw_state, row.line = parse_state(found["raw_state"]), found["raw_state"], line
-        _fill(row, {"exit": found["exit"] or ""})
+        _fill_row(row, {"exit": found["exit"] or ""})
         return [row]
 
 
-def _fill(row: JobRow, values: dict[str, str]) -> None:
+def _fill_row(row: JobRow, values: dict[str, str]) -> None:
     exit_code, _, signal = values.get("exit", "").partition(":")
     if exit_code.strip().isdigit():
         row.exit_code = int(exit_code)

@@ -165,7 +165,7 @@ class DumpReader:
         if name == "<module>":
             traceback.frames = [(_mark_installed(own, file), at, call) for own, at, call in traceback.frames]
         rank = stack.line.rank
-        key = rank if rank is not None else _process_of(stack)
+        key = rank if rank is not None else _process_label(stack)
         # A signal also reaches the forks of the rank, such as the workers of a DataLoader.
         if name in _STARTS_PROGRAM and key is not None and rank not in self._crashed and not stack.is_helper:
             before = self.last.get(key)
@@ -173,7 +173,7 @@ class DumpReader:
             self.last[key] = stack._replace(has_moved=has_moved)
 
 
-def _process_of(stack: Stack) -> str | None:
+def _process_label(stack: Stack) -> str | None:
     """Return a name that differs between the processes that write to a file; None if the stack does not show one."""
     thread = _THREAD_ID.match(stack.line.body)
     name = f"process {stack.process}" if stack.process is not None else thread and f"thread {thread[1]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.evidence import SYSTEM_MESSAGE, Evidence, Waiting
+from hpc_kit.runs.why.evidence import SYSTEM_MESSAGE, Evidence, WaitingRank
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.log_reader import Line
@@ -207,7 +207,7 @@ class StatedFacts:
             rank = int(found["rank"]) if found["rank"] else line.rank
             if rank is not None:
                 sequence = int(found["seq"]) if found["seq"] else None
-                self._evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line, group))
+                self._evidence.waiting.append(WaitingRank(rank, sequence, found["op"], found["numel"], line, group))
         if counted := _ENQUEUED.search(line.body):
             self._evidence.enqueued[group, int(counted["rank"])] = (int(counted["enqueued"]), line)
         return bool(found or counted)

@@ -1,4 +1,4 @@
-"""Collects the tracebacks of a log, also those of several ranks at once, and finds the exception that says most."""
+"""Collects the tracebacks of a log, also those of several ranks, and finds the exception that explains most."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ GOES_ON = re.compile(
     r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|continuing|disabl(?:ed|ing)|(?:falling|fell) back|retrying"
     r"|(?:going on|proceeding|continues?|running|training) without)\b"
 )
-"""A program that has caught an exception says that it goes on."""
+"""A program has caught an exception and prints that it continues."""
 
 _SAYS_IGNORED = re.compile(r"(?i)\((?:ignor(?:ed|ing)|skipp(?:ed|ing)|(?:non-|not )fatal|continuing)\)|\bnon-fatal\b")
-"""A logger says right before an exception that it is none that ends the program."""
+"""A logger prints, right before an exception, that the exception does not end the program."""
 
 _WRONG_ARGUMENTS = re.compile(
     r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
@@ -99,7 +99,7 @@ class Traceback:
     """An exception group. Its cause is the first exception in it that is no group and no cancellation."""
     is_thread: bool = False
     is_child: bool = False
-    """Of a process of multiprocessing: its parent may go on."""
+    """It comes from a process of multiprocessing, whose parent may continue."""
     indent: int = 0
     """Spaces that a report puts in front of each line."""
     is_nested: bool = False
@@ -111,7 +111,7 @@ class Traceback:
     rank: int | None = None
     """The rank of a traceback that a rank prints about another one, such as a failed checkpoint of torch."""
     is_survived: bool = False
-    """The line right after it says that the program goes on."""
+    """The line right after it states that the program continues."""
 
     @property
     def text(self) -> str:
@@ -338,7 +338,7 @@ class TracebackReader:
 
 
 def _primary(traceback: Traceback) -> tuple[Match, Line]:
-    """Return the match that says most about a chain of exceptions: a direct statement of a cause, else the last one."""
+    """Return the clearest match of a chain of exceptions: a direct statement of a cause, else the last one."""
     causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
     direct = [pair for pair in causes if pair[0].rule.weight >= DIRECT]
     if direct:

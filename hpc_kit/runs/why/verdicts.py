@@ -21,7 +21,7 @@ from hpc_kit.runs.why.evidence import (
 from hpc_kit.runs.why.failure_place import has_several_hosts, hosts_of, place_of, same_host
 from hpc_kit.runs.why.hangs import find_standstill
 from hpc_kit.runs.why.memory_figures import add_figures, describe_foreign_memory, used_up_memory
-from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_template, rule_named
+from hpc_kit.runs.why.rules import DIRECT, Confidence, fill_sentence, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.pending_reasons import explain_reason
@@ -122,7 +122,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     rule = event.rule
     rank, host = place_of(attempt, event)
     ranks = _ranks_alike(attempt, event) if rule.scope == "rank" else []
-    values = _values_of(attempt, event, rank)
+    values = _message_values(attempt, event, rank)
     values["who"] = values.get("processes") or describe_rank(attempt, rank, host, ranks)
     # Several ranks have a common host only if they all are on it.
     if len(ranks) > 1 and len(hosts_of(attempt, ranks, {rank: host})) != 1 and has_several_hosts(attempt):
@@ -154,7 +154,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         None if is_unplaced or (rule.scope == "job" and rank is None) else host,
         proofs,
         _traceback(attempt, event),
-        remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values)),
+        remedy or add_figures(attempt, rule.class_, fill_sentence(rule.fix, values)),
         confidence,
         _also(attempt, event, rank),
         ranks=[] if shown_rank is None else sorted({shown_rank, *ranks}),
@@ -168,7 +168,7 @@ def _describe_cause(
 ) -> str:
     """Return the sentence about an event, with its line of code and what else is known about it."""
     rule = event.rule
-    cause = _OBJECT.sub("", fill_template(rule.cause, values))
+    cause = _OBJECT.sub("", fill_sentence(rule.cause, values))
     if event.traceback and (frame := event.traceback.own_frame):
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
@@ -238,7 +238,7 @@ def _remark(attempt: Attempt, event: Event, host: str | None) -> str:
     if class_ == "cancelled" and comment:
         return f"; comment of an administrator: {comment}"
     if class_ == "cancelled" and (still := find_standstill(attempt, event)):
-        return fill_template("; it stood still[ since {since}][: {reason}][, for {silence}]", still.groups)
+        return fill_sentence("; it stood still[ since {since}][: {reason}][, for {silence}]", still.groups)
     if class_ == "late-rank" and host:
         for each in attempt.of_class("io-error"):
             if KERNEL.search(each.line.text) and each.host and same_host(host, each.host):
@@ -260,7 +260,7 @@ def _nodes_of(attempt: Attempt) -> list[str]:
     return [host for row in attempt.rows for host in (row.batch_host, *expand_nodes(row.nodes)) if host]
 
 
-def _values_of(attempt: Attempt, event: Event, rank: int | None) -> dict[str, str]:
+def _message_values(attempt: Attempt, event: Event, rank: int | None) -> dict[str, str]:
     """Return the values of a message, with those that further lines of it state without contradiction."""
     values: dict[str, str] = {}
     for other in _alike(attempt, event):
@@ -338,11 +338,11 @@ def _is_of_all(attempt: Attempt, event: Event) -> bool:
     """Return whether lines without ranks contain one message or traceback at least once for each rank."""
     if event.rank is not None or event.rule.scope != "rank" or event.rule.kind != "cause":
         return False
-    texts = [_text_of(each) for each in _reports_of(attempt, event) if each.rank is None]
-    return texts.count(_text_of(event)) >= max(_count_ranks(attempt), 2)
+    texts = [_quoted_text(each) for each in _reports_of(attempt, event) if each.rank is None]
+    return texts.count(_quoted_text(event)) >= max(_count_ranks(attempt), 2)
 
 
-def _text_of(event: Event) -> str:
+def _quoted_text(event: Event) -> str:
     return event.traceback.text if event.traceback else event.line.body
 
 

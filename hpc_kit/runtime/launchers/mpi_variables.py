@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.runtime.variables import read_hosts
+from hpc_kit.runtime.variables import read_node_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,7 +180,7 @@ def mpi_launch_key(environ: Mapping[str, str], names: RankVariables, size: int) 
 
 def hosts_of_job(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the nodes on which ranks may be, where Slurm or LSF names them."""
-    if nodes := read_hosts(environ, "SLURM_JOB_NODELIST"):
+    if nodes := read_node_list(environ, "SLURM_JOB_NODELIST"):
         return nodes
     nodes = tuple(environ.get("LSB_MCPU_HOSTS", "").split()[::2])
     # LSF lists the batch script's own node first, and jsrun starts nothing there.

@@ -17,7 +17,7 @@ from hpc_kit.runtime.launchers.mpi_variables import (
     mpi_launch_key,
 )
 from hpc_kit.runtime.rendezvous import store
-from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_hosts, required_int
+from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_node_list, required_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family
     if max(step.tasks_per_node, default=1) > 1 or alone:
         return True
     # A daemon starts ranks on its own node only.
-    nodes = read_hosts(environ, "SLURM_JOB_NODELIST")
+    nodes = read_node_list(environ, "SLURM_JOB_NODELIST")
     elsewhere = [environ[name] for name in names.host if environ.get(name) in nodes and environ[name] not in step.hosts]
     return bool(elsewhere)
 

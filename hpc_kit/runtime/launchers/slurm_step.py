@@ -9,7 +9,7 @@ from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import variable_conflicts
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.network import is_loopback
-from hpc_kit.runtime.variables import master_port, optional_int, read_hosts, required_int, step_counts
+from hpc_kit.runtime.variables import master_port, optional_int, read_node_list, required_int, step_counts
 from hpc_kit.runtime.world import World
 from hpc_kit.slurm import nodelist
 
@@ -44,8 +44,8 @@ class SlurmStep:
     def read(cls, environ: Mapping[str, str]) -> SlurmStep:
         """Read and check the step's variables. Absent ones are None or empty."""
         here = environ.get("SLURMD_NODENAME") or None
-        hosts, counts = read_hosts(environ, "SLURM_STEP_NODELIST"), step_counts(environ)
-        components = _components(environ, hosts)
+        hosts, counts = read_node_list(environ, "SLURM_STEP_NODELIST"), step_counts(environ)
+        components = _nodes_by_component(environ, hosts)
         task_ids = tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
         if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
             # Slurm sorts the list by name, and the counts with it. The node indices follow the components.
@@ -66,10 +66,10 @@ class SlurmStep:
         )
 
 
-def _components(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
+def _nodes_by_component(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the step's nodes component by component, or () outside of a heterogeneous job or if the lists disagree."""
     groups = range(optional_int(environ, "SLURM_HET_SIZE") or 0)
-    lists = [read_hosts(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{group}") for group in groups]
+    lists = [read_node_list(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{group}") for group in groups]
     components = [tuple(host for host in nodes if host in hosts) for nodes in lists]
     return components if sorted(host for component in components for host in component) == sorted(hosts) else []
 
@@ -292,7 +292,7 @@ def _host_of_rank_0(environ: Mapping[str, str], world: World, step: SlurmStep) -
     # With --distribution=arbitrary, the order of the nodes differs from the order of the ranks.
     out_of_order = here in world.hosts and world.node_rank != world.hosts.index(here)
     if not (environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") or out_of_order):
-        listed = read_hosts(environ, "SLURM_STEP_NODELIST")[0] == world.hosts[0]
+        listed = read_node_list(environ, "SLURM_STEP_NODELIST")[0] == world.hosts[0]
         name = "SLURM_STEP_NODELIST" if listed else "SLURM_JOB_NODELIST_HET_GROUP_0"
         return world.hosts[0], f"first of {name} = {environ.get(name, world.hosts[0])}"
     others = [host for host in world.hosts if host != here]
@@ -305,7 +305,7 @@ def _explain_wrong_address(given: str, host: str | None, world: World, environ: 
     """Explain why the address that the job script set cannot be that of rank 0; None if it can."""
     if is_loopback(given) and world.nnodes != 1 and given not in world.hosts:
         return f"it names each of the {world.nnodes} nodes itself"
-    job_nodes = read_hosts(environ, "SLURM_JOB_NODELIST")
+    job_nodes = read_node_list(environ, "SLURM_JOB_NODELIST")
     if given in job_nodes and (host is not None or (world.hosts and given not in world.hosts)):
         return f"rank 0 of this step is on {host or ' or '.join(world.hosts)}"
     return None

@@ -13,7 +13,7 @@ from hpc_kit.runtime.variables import (
     format_variables,
     master_port,
     optional_int,
-    read_hosts,
+    read_node_list,
     required_int,
     step_counts,
 )
@@ -122,7 +122,7 @@ def _fewer_agents_than_ranks(environ: Mapping[str, str], agents: int) -> tuple[s
 
 def _are_ranks_of_mpirun(environ: Mapping[str, str], agents: int) -> bool:
     """Return whether mpirun started the agents. Its daemons are the step, and the first node may need none."""
-    nodes, here = read_hosts(environ, "SLURM_JOB_NODELIST"), environ.get("SLURMD_NODENAME")
+    nodes, here = read_node_list(environ, "SLURM_JOB_NODELIST"), environ.get("SLURMD_NODENAME")
     for names in MPI_LAUNCHERS.values():
         if names.is_set_in(environ) and optional_int(environ, names.size) == agents:
             # A daemon starts ranks on its own node. In a later step, the name is that of the host that called srun.

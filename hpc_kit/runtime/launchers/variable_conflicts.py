@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers.mpi_variables import COMMON_MPI_VARIABLES
-from hpc_kit.runtime.variables import CHOICE, TORCH_VARIABLES, optional_int, read_hosts
+from hpc_kit.runtime.variables import CHOICE, TORCH_VARIABLES, optional_int, read_node_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -194,7 +194,7 @@ def is_outside_job(environ: Mapping[str, str], hosts: Sequence[str]) -> bool:
 def _job_nodes(environ: Mapping[str, str]) -> set[str]:
     """Return all nodes of the job. The components of a heterogeneous job have separate lists."""
     lists = [name for name in environ if _JOB_NODES.fullmatch(name)]
-    return {host.partition(".")[0] for name in lists for host in read_hosts(environ, name)}
+    return {host.partition(".")[0] for name in lists for host in read_node_list(environ, name)}
 
 
 def was_submitted_here(environ: Mapping[str, str]) -> bool:

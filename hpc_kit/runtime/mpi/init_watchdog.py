@@ -90,7 +90,7 @@ class InitWatchdog:
         came = {self.here: (self.local_size, self._local_ranks())} | self._ranks_on_other_hosts()
         there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
         absent = sorted(set(range(self.size)) - set(there))
-        lines = [line for host, (size, ranks) in came.items() if (line := _host_line(host, size, ranks))]
+        lines = [line for host, (size, ranks) in came.items() if (line := _missing_ranks_line(host, size, ranks))]
         if not absent:
             what = f"MPI_Init did not end within {self.timeout:g} s, although all {self.size} ranks have come to it"
         elif self.hosts or self.local_size == self.size:
@@ -104,7 +104,9 @@ class InitWatchdog:
             short = f"{what}: {lines[0]}" if absent else what
             return RendezvousError(short, missing=missing, waited=self.timeout), False
         details = "\n".join(lines) or None
-        return RendezvousError(what, found=details, remedy=_remedy(absent), missing=missing, waited=self.timeout), True
+        return RendezvousError(
+            what, found=details, remedy=_remedy_for(absent), missing=missing, waited=self.timeout
+        ), True
 
     def _name(self, what: str) -> str:
         return f"\0{self.token}/{what}"
@@ -222,14 +224,14 @@ def _is_bound(name: str) -> bool:
         return probe.connect_ex(name) == 0
 
 
-def _host_line(host: str, size: int | None, ranks: list[int]) -> str:
+def _missing_ranks_line(host: str, size: int | None, ranks: list[int]) -> str:
     """Return a line for a host with missing ranks, or with possibly missing ones."""
     if not ranks:
         return f"{host}: no rank came"
     return "" if len(ranks) == size else f"{host}: {len(ranks)}{f' of {size}' if size else ''} came"
 
 
-def _remedy(absent: list[int]) -> str:
+def _remedy_for(absent: list[int]) -> str:
     if absent:
         first = "look at their logs: a rank that fails or waits before it comes never calls MPI_Init"
     else:

@@ -92,7 +92,7 @@ def _library_version(module: ModuleType) -> str:
     return first.strip("\0")
 
 
-def _import_module(found: Evidence, environ: Mapping[str, str]) -> ModuleType:
+def _import_module(found: MpiEvidence, environ: Mapping[str, str]) -> ModuleType:
     if find_spec("mpi4py") is None:
         raise SpecError(
             "the backend mpi needs mpi4py",
@@ -121,7 +121,7 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _check_same_world(module: ModuleType, world: World, found: Evidence) -> None:
+def _check_same_world(module: ModuleType, world: World, found: MpiEvidence) -> None:
     """Check MPI's rank and size. A library of another MPI than the launcher's has a world of its own."""
     comm = module.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
@@ -136,7 +136,7 @@ def _check_same_world(module: ModuleType, world: World, found: Evidence) -> None
     )
 
 
-def _not_started_by_mpi(world: World, found: Evidence | None) -> IncompleteEnvironment:
+def _not_started_by_mpi(world: World, found: MpiEvidence | None) -> IncompleteEnvironment:
     ranks = f"{world.world_size} ranks" if world.world_size > 1 else "one process"
     if world.launcher == "slurm":
         return IncompleteEnvironment(
@@ -169,7 +169,7 @@ def _kinds_of_mpi() -> str:
     return f"srun --mpi={best} (`srun --mpi=list` {here})"
 
 
-def _library_error(found: Evidence, environ: Mapping[str, str], error: Exception) -> SpecError:
+def _library_error(found: MpiEvidence, environ: Mapping[str, str], error: Exception) -> SpecError:
     family = found.families[0]
     text = str(error).splitlines()
     chosen = environ.get(LIBRARY_VARIABLE, "")
@@ -215,7 +215,7 @@ _LAUNCHER_PROGRAMS = {
 """Programs whose child processes are ranks and whose folder is beside that of the library."""
 
 
-class Evidence(NamedTuple):
+class MpiEvidence(NamedTuple):
     """Evidence that MPI started this process."""
 
     families: tuple[str, ...]
@@ -226,7 +226,7 @@ class Evidence(NamedTuple):
     """Number of ranks, if a variable contains it."""
 
 
-def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
+def find_evidence(environ: Mapping[str, str]) -> MpiEvidence | None:
     """Return the evidence in the environment: a rank with a size, or the rank of srun's PMIx plug-in; or None."""
     for names in MPI_LAUNCHERS.values():
         # srun's plug-in for PMIx sets no number of ranks.
@@ -234,11 +234,11 @@ def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
         if names.libraries and environ.get(names.rank) and (not size or environ.get(size)):
             count = environ.get(size, "")
             text = f"{names.rank} = {environ[names.rank]}" + (f", {size} = {count}" if size else "")
-            return Evidence(names.libraries, text, int(count) if count.isdigit() else None)
+            return MpiEvidence(names.libraries, text, int(count) if count.isdigit() else None)
     return None
 
 
-def libraries(evidence: Evidence) -> Iterator[str]:
+def libraries(evidence: MpiEvidence) -> Iterator[str]:
     """Return candidate paths of the library: beside the launcher, then the loader's own search.
 
     An MPI installed by pip beside this Python comes before other ones, because the loader does not find it.

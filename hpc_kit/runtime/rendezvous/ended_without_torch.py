@@ -23,10 +23,10 @@ _CHECKS_PER_SECOND = 200
 
 
 class EndsWithoutTorch:
-    """The ends of this rank and of the others that have not met. Without a run folder, nothing is noted or found.
+    """The ends of this rank and of other ranks before they have met. Without a run folder, nothing is noted or found.
 
-    The ranks of a launch may run several programs in turn, so each rank counts its ends: after n programs without
-    torch, it is in the next one, and earlier ends of other ranks mean nothing.
+    The ranks of a launch may run several programs one after another, so each rank counts its ends. After n programs
+    without torch, it is in the next one, and earlier ends of other ranks mean nothing.
     """
 
     def __init__(self, world: World, environ: Mapping[str, str]) -> None:

@@ -72,12 +72,12 @@ def find_differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
 def program_hash(program: Path) -> str:
     """Return eight hexadecimal digits for the program and all files that it imports from its own folder."""
     found = blake2s(digest_size=4)
-    for name, text in _sources(program):
+    for name, text in _program_files(program):
         found.update(os.fsencode(name) + b"\0" + text + b"\0")
     return found.hexdigest()
 
 
-def _sources(program: Path) -> Iterator[tuple[str, bytes]]:
+def _program_files(program: Path) -> Iterator[tuple[str, bytes]]:
     """Return the program's file and its own modules, each with its path below the program's folder."""
     program = program.resolve()
     folder, waiting = program.parent, [program]
@@ -89,12 +89,12 @@ def _sources(program: Path) -> Iterator[tuple[str, bytes]]:
         except OSError:
             continue
         yield str(path.relative_to(folder)), text
-        new = [file for file in _imported(text, path, folder) if file not in seen]
+        new = [file for file in _imported_files(text, path, folder) if file not in seen]
         seen.update(new)
         waiting += new
 
 
-def _imported(text: bytes, path: Path, folder: Path) -> list[Path]:
+def _imported_files(text: bytes, path: Path, folder: Path) -> list[Path]:
     """Return the files of the program's folder that a file imports."""
     modules: dict[tuple[int, str], None] = {}
     for dots, source, names, plain in _IMPORT.findall(text):

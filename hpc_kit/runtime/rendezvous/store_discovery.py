@@ -79,7 +79,7 @@ def query(address: str, ports: Sequence[int], token: str, timeout: float) -> Sto
     with ExitStack() as calls, selectors.DefaultSelector() as ready:
         for port in ports:
             try:
-                call = calls.enter_context(_connect(address, port))
+                call = calls.enter_context(_start_connecting(address, port))
             except OSError as error:
                 answers[port] = error.strerror or str(error)
             else:
@@ -100,7 +100,7 @@ def _proof(token: str, port: int) -> str:
     return f"hpc_kit/{blake2s(str(port).encode(), key=blake2s(token.encode()).digest(), digest_size=16).hexdigest()}"
 
 
-def _connect(address: str, port: int) -> socket.socket:
+def _start_connecting(address: str, port: int) -> socket.socket:
     call = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     call.setblocking(False)  # noqa: FBT003 (its only way)
     if (code := call.connect_ex((address, port))) not in {0, errno.EINPROGRESS}:

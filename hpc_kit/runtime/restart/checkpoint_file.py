@@ -96,7 +96,7 @@ def load_checkpoint(
     device = device or next((parameter.device for parameter in model.parameters()), None)
 
     def read() -> dict[str, Any]:
-        saved = _read(path, device)
+        saved = _load_file(path, device)
         names = list(map(plain_name, saved.pop("parameters", None) or []))
         own_names = {plain_name(name): name for name in unwrap(model).state_dict()}
         try:
@@ -141,7 +141,7 @@ def convert_checkpoint(source: Path | str, target: Path | str) -> None:
 def _file_to_folder(source: Path, target: Path) -> None:
     from torch.distributed import checkpoint as dcp
 
-    saved = _read(source, "cpu")
+    saved = _load_file(source, "cpu")
     names, optimizer = _parameter_names(source, saved), saved.get("optimizer", {})
     # With its buffers and both names of tied weights.
     state = module_tensors("model", saved["model"])
@@ -279,7 +279,7 @@ def _parameter_names(path: Path, saved: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _read(path: Path, device: torch.device | str | None) -> dict[str, Any]:
+def _load_file(path: Path, device: torch.device | str | None) -> dict[str, Any]:
     """Read the file.
 
     Raises:

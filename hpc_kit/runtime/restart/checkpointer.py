@@ -162,12 +162,12 @@ class Checkpointer:
         found = self._find()
         if found is None:
             if self.folder and is_restart(os.environ):
-                self._print(f"note    restarted from the beginning: no checkpoint is in {display_path(self.folder)}")
+                self._print(f"note    restarted from the beginning: no checkpoint is in {shorten_path(self.folder)}")
             return 0
         step = found.info["step"]
         self._load(found)
         self.latest = found.path
-        self._print(f"resume  step {step} of {display_path(found.path)}")
+        self._print(f"resume  step {step} of {shorten_path(found.path)}")
         if words := self._changed_options(found.info):
             self._print(f"note    the checkpoint was made with {words}: an unbroken training would differ")
         if (then := found.info.get("ranks")) != (now := world_size()):
@@ -276,7 +276,7 @@ class Checkpointer:
                 found=f"{folder}: {', '.join(blind_hosts)} cannot see what rank 0 writes there",
                 remedy="choose a folder that all hosts see",
             )
-        self._print(f"note    no checkpoint: {', '.join(blind_hosts)} cannot see {display_path(folder)} of rank 0")
+        self._print(f"note    no checkpoint: {', '.join(blind_hosts)} cannot see {shorten_path(folder)} of rank 0")
         return False
 
     def _find(self) -> Saved | None:
@@ -313,9 +313,9 @@ class Checkpointer:
 
     def _report_skipped(self, skipped: list[tuple[Path, Damage]], *, is_own: bool) -> None:
         for path, damage in skipped:
-            name = display_path(path)
+            name = shorten_path(path)
             if is_own and damage.is_permanent:  # it must not count as one of the checkpoints to keep
-                name = display_path(self._agreed(partial(checkpoint_folder.set_aside, path)))
+                name = shorten_path(self._agreed(partial(checkpoint_folder.set_aside, path)))
             self._print(f"skipped {name}, which is damaged: {damage.text}")
 
     def _choose_place(self) -> tuple[Path | None, bool]:
@@ -346,7 +346,7 @@ class Checkpointer:
         difference, present = state.compare(saved)
         compared = gather((difference, present), self._group)
         difference = next((text for text, _ in compared if text), "")
-        # Bit N stands for name N: a part of the model that no rank has is missing.
+        # Bit N is set if the rank has name N. A name that no rank has is missing in the model.
         on_any_rank = reduce(or_, (bits for _, bits in compared))
         missing = [name for number, name in enumerate(state.names_of(saved)) if not on_any_rank >> number & 1]
         if not difference and missing:
@@ -397,7 +397,7 @@ class Checkpointer:
             try:
                 written = self._writer.result()
             except HpcKitError as error:
-                self._report_failed_save(str(display_path(self._writer.path)), error)
+                self._report_failed_save(str(shorten_path(self._writer.path)), error)
             else:
                 if written:
                     self._finish_write(written)
@@ -412,7 +412,7 @@ class Checkpointer:
 
     def _finish_write(self, written: Written) -> None:
         self.latest = written.path
-        self._print(f"saved   {display_path(written.path)}")
+        self._print(f"saved   {shorten_path(written.path)}")
         self._warned.discard("failed save")
         self._note_step(SAVED, written.done)
         self._save_seconds = written.seconds
@@ -491,7 +491,7 @@ def _remove_stop_mark() -> None:
             Path(run, STOPPED).unlink()
 
 
-def display_path(path: Path) -> Path:
+def shorten_path(path: Path) -> Path:
     """Return the path relative to the current folder if it lies below it."""
     return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
 

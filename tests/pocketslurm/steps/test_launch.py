@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketslurm.queue import messages
-from pocketslurm.steps.launch import exported_environ
+from pocketslurm.steps.launch import apply_export
 
 # --export
 
@@ -31,7 +31,7 @@ from pocketslurm.steps.launch import exported_environ
     ],
 )
 def test_variables_passed_on_by_export(export: str | None, expected: dict[str, str]) -> None:
-    assert exported_environ({"A": "1", "B": "2", "SLURM_X": "3"}, export) == expected
+    assert apply_export({"A": "1", "B": "2", "SLURM_X": "3"}, export) == expected
 
 
 # Orders

@@ -501,7 +501,7 @@ def test_a_firewall_that_drops_packets_is_reported_within_the_timeout(
         held.enter_context(other)
         return call
 
-    monkeypatch.setattr(store_discovery, "_connect", make_silent_call)
+    monkeypatch.setattr(store_discovery, "_start_connecting", make_silent_call)
     start = time.monotonic()
     (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=1)
     assert time.monotonic() - start < 3
