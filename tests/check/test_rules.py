@@ -2503,6 +2503,177 @@ BAD += [
         E,
         "$! is the process of tensorboard",
     ),
+    Bad("KIT513", HEAD + "apptainer exec i.sif --nv python t.py\n", 2, E, "--nv stands behind the image: the"),
+    Bad(
+        "KIT513",
+        HEAD + 'S=/c/i.sif\nsrun singularity exec "$S" --bind /d:/d python t.py\n',
+        3,
+        E,
+        "--bind stands behind the image: the",
+    ),
+    Bad("KIT513", HEAD + "O=--nv\napptainer exec $SIF $O python t.py\n", 2, E, "--nv stands behind the image: the"),
+    Bad(
+        "KIT513",
+        HEAD + "apptainer exec --bind /d $HOME/i.sif -B /e python t.py\n",
+        2,
+        E,
+        "-B stands behind the image: the",
+    ),
+    Bad(
+        "KIT513",
+        HEAD + "singularity run docker://nvcr.io/nvidia/pytorch:24.01-py3 --nv python t.py\n",
+        2,
+        W,
+        "--nv stands behind the image, whose",
+    ),
+    Bad(
+        "KIT513",
+        HEAD + "apptainer exec \\\n  $IMAGE \\\n  --nv --pwd /w python t.py\n",
+        4,
+        E,
+        "--nv stands behind the image: the",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install ftfy\nsrun --container-image=a.sqsh python t.py\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "I=/x/a.sqsh\n"
+        "srun -n1 --container-image=$I --container-mounts=/d:/d python -m pip install -r r.txt\n"
+        'srun --container-image="$I" python t.py\n',
+        3,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh bash -c 'cd /w && pip install a && pip install b'\n"
+        "srun --container-image=a.sqsh bash -c 'cd /w && torchrun t.py'\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh apt-get -y install libgl1\n"
+        "srun --container-image=a.sqsh --container-name=x python t.py\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image $IMG --container-writable pip3 install -q a\n"
+        "srun --container-image $IMG python -m m.train\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+        5,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-8\nN=8\ni=0\nfor f in d/*; do\n"
+        "  [ $((i % N)) -ne $SLURM_ARRAY_TASK_ID ] && continue\n  python t.py $f\ndone\n",
+        6,
+        E,
+        "no index of --array=1-8 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\n"
+        "awk -v n=4 -v id=\"$SLURM_ARRAY_TASK_ID\" 'NR % n == id' all.txt > l.$SLURM_ARRAY_TASK_ID\n"
+        "python t.py l.$SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "no index of --array=1-4 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-9\nsplit -n l/$SLURM_ARRAY_TASK_ID/10 all.txt > l.$SLURM_ARRAY_TASK_ID\n"
+        "python t.py l.$SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "no index of --array=0-9 takes chunk",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\nF=(d/*)\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i < ${#F[@]}; i += SLURM_ARRAY_TASK_COUNT)); do python t.py ${F[$i]}; done\n",
+        4,
+        W,
+        "no index of --array=1-4 takes item",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-14\ni=0\nfor f in d/*; do\n"
+        "  (( i++ % 16 == ${SLURM_ARRAY_TASK_ID:-0} )) || continue\n  python t.py $f\ndone\n",
+        5,
+        W,
+        "no index of --array=0-14 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-7\nfor f in d/*; do\n  ((i++))\n"
+        "  if ((i % SLURM_ARRAY_TASK_MAX == SLURM_ARRAY_TASK_ID)); then python t.py $f; fi\ndone\n",
+        5,
+        W,
+        "index 7 takes no remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\n"
+        'python -c "import sys; print(*sys.stdin.read().split()[$SLURM_ARRAY_TASK_ID::4])" < l > m\npython t.py m\n',
+        3,
+        W,
+        "no index of --array=1-4 takes item",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nC=25\nS=$(( SLURM_ARRAY_TASK_ID * C ))\nE=$((S + C))\npython t.py $S $E\n",
+        4,
+        E,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nSTART=$((SLURM_ARRAY_TASK_ID * SLURM_ARRAY_TASK_STEP))\npython t.py $START\n",
+        3,
+        E,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\npython t.py --start-idx $((SLURM_ARRAY_TASK_ID * 25)) --n 25\n",
+        3,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD
+        + "#SBATCH -a 0-475:25\n((first = SLURM_ARRAY_TASK_ID * 25))\nlast=$((first + 24))\npython t.py $first $last\n",
+        3,
+        E,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 1-476:25\nID=$SLURM_ARRAY_TASK_ID\nOFFSET=$(((ID - 1) * 25))\npython t.py $OFFSET\n",
+        4,
+        W,
+        "the index is a multiple of",
+    ),
 ]
 
 GOOD = [
@@ -4386,6 +4557,143 @@ GOOD += [
         + "python t.py &\nP=$!\nw() { while true; do date; sleep 9; done; }\nw &\nM=$!\nwait $P\nkill $M\nwait $M\n",
     ),
     ("KIT421", HEAD + "w() { while sleep 5; do [ -f stop ] && break; done; }\npython t.py &\nw &\nM=$!\nwait $M\n"),
+    ("KIT513", HEAD + "apptainer exec --nv i.sif python t.py --nv\n"),
+    ("KIT513", HEAD + "apptainer exec $OPTS --nv $SIF python t.py\n"),
+    ("KIT513", HEAD + "apptainer exec --no-mount home --nv i.sif python t.py\n"),
+    ("KIT513", HEAD + "apptainer run --nv i.sif --model m --epochs 3\n"),
+    ("KIT513", HEAD + 'apptainer exec "$SIF" python -u t.py\n'),
+    ("KIT513", HEAD + "apptainer exec $BINDS $SIF -c t\n"),
+    ("KIT513", HEAD + 'A=(--nv --bind /d)\napptainer exec "${A[@]}" i.sif python t.py\n'),
+    ("KIT513", HEAD + "apptainer exec --network-args portmap=80:80/tcp --nv i.sif python t.py\n"),
+    ("KIT513", HEAD + "apptainer exec i.sif $CMD --nv\n"),
+    ("KIT513", HEAD + "apptainer exec $IMG_OPTS --nv $IMG python t.py\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-name=x pip install a\nsrun --container-name=x python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-name=x pip install a\n"
+        "srun --container-image=a.sqsh --container-name=x python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-save=b.sqsh pip install a\n"
+        "srun --container-image=b.sqsh python t.py\n",
+    ),
+    ("KIT514", HEAD + "srun --container-image=a.sqsh bash -c 'pip install a && python t.py'\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install --target=/w/p a\nsrun --container-image=a.sqsh python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-mounts=/l/s:/usr/lib/python3/dist-pack"
+        "ages pip install a\nsrun --container-image=a.sqsh python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install --user a\n"
+        "srun --container-image=a.sqsh --container-mount-home python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "export PIP_TARGET=/w/p\nsrun --container-image=a.sqsh pip install a\n"
+        "srun --container-image=a.sqsh python t.py\n",
+    ),
+    ("KIT514", HEAD + "srun --container-image=a.sqsh pip install a\nsrun --container-image=other.sqsh python t.py\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install a\n"
+        "srun --container-image=a.sqsh bash -c 'pip install a && python t.py'\n",
+    ),
+    ("KIT514", HEAD + "srun --container-image=a.sqsh pip install -e /w\nsrun --container-image=a.sqsh python t.py\n"),
+    ("KIT514", HEAD + "srun pip install a\nsrun --container-image=a.sqsh python t.py\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip download -d /w/whl a\nsrun --container-image=a.sqsh python t.py\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-15\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID - 1 )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 + 1 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 3,7,11\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 8-15\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\nN=${N:-16}\nfor f in d/*; do\n"
+        "  if (( i % N == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD
+        + "#SBATCH -a 1-8\nif (( SLURM_ARRAY_TASK_ID % 2 == 0 )); then X=a; fi\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-8\nf=x.$SLURM_ARRAY_TASK_ID\n[ ${f%4} = $SLURM_ARRAY_TASK_ID ] && echo\n"
+        "python t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-10\nsplit -n l/$SLURM_ARRAY_TASK_ID/10 all.txt > l.$SLURM_ARRAY_TASK_ID\n"
+        "python t.py l.$SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i <= 100; i += SLURM_ARRAY_TASK_COUNT)); do pytho"
+        'n t.py "$(sed -n "${i}p" l)"; done\n',
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-3\n"
+        "awk -v n=$SLURM_ARRAY_TASK_COUNT -v id=$SLURM_ARRAY_TASK_ID 'NR % n == id' l > m"
+        ".$SLURM_ARRAY_TASK_ID\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD
+        + "#SBATCH -a 1-4\nfor e in 1 2 3; do (( e % 100 == 0 )) && echo; done\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nSTART=$SLURM_ARRAY_TASK_ID\nEND=$((START + 25))\npython t.py $START $END\n",
+    ),
+    ("KIT256", HEAD + "#SBATCH -a 0-475:25\nC=$((SLURM_ARRAY_TASK_ID / 25))\nSTART=$((C * 25))\npython t.py $START\n"),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-19\nSTART=$((SLURM_ARRAY_TASK_ID * 25))\nEND=$((START + 25))\npython t.py $START $END\n",
+    ),
+    (
+        "KIT256",
+        HEAD
+        + "#SBATCH -a 0-14:2\nPORT=$((20000 + SLURM_ARRAY_TASK_ID * 2))\npython t.py $PORT --i $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nSEED=$((SLURM_ARRAY_TASK_ID * 100))\npython t.py $SEED $SLURM_ARRAY_TASK_ID\n",
+    ),
+    ("KIT256", HEAD + "#SBATCH -a 0-475:25\nC=${CHUNK:-25}\nSTART=$((SLURM_ARRAY_TASK_ID * C))\npython t.py $START\n"),
 ]
 
 
