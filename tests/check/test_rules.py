@@ -2674,6 +2674,139 @@ BAD += [
         W,
         "the index is a multiple of",
     ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID $SLURM_SUBMIT_DIR/train.sh\nfi\npython t.py --resume auto\n",
+        5,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=${N:-0}\n((N++))\n"
+        '[ $N -lt 5 ] && sbatch --dependency=afterany:$SLURM_JOB_ID "$0"\npython t.py --resume auto\n',
+        4,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=${1:-0}\nNEXT=$((N + 1))\n"
+        "if [ $NEXT -le 9 ]; then sbatch --dependency=afterany:$SLURM_JOB_ID -J t$NEXT train.sh; fi\n"
+        "python t.py --resume auto\n",
+        4,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nCOUNT=${COUNT:-1}\npython t.py --resume auto\nCOUNT=$(expr $COUNT + 1)\n"
+        "if [ $COUNT -lt 4 ]; then sbatch train.sh; fi\n",
+        5,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + '#SBATCH -J train\nI="${I:-0}"\nlet I++\nif [[ $I -lt 3 ]]; then\n  echo "job $I"\n'
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+        4,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "for p in 0 1 2; do tar -xf a$p.tar -C $D/train & done\ntorchrun --nproc-per-node=4 t.py --data $D\n",
+        4,
+        E,
+        "nothing waits for this tar: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ncp m.bin $D/m.bin &\npython t.py --model $D/m.bin\n",
+        4,
+        E,
+        "nothing waits for this cp: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nrsync -a /p/set/ $D/set &\necho staging\n"
+        "python t.py data.root=$D/set\n",
+        4,
+        E,
+        "nothing waits for this rsync: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "(cp a.zip $D && unzip -q $D/a.zip -d $D/x) &\nexport DATA_DIR=$D/x\npython t.py\n",
+        4,
+        E,
+        "nothing waits for this cp: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nzstd -dc /p/a.tar.zst > $D/a.tar &\n"
+        "python t.py --shards $D/a.tar\n",
+        4,
+        E,
+        "nothing waits for this zstd: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nstage() { tar -xf $1 -C $D/train; }\n"
+        "stage a.tar &\nstage b.tar &\npython t.py --data $D/train\n",
+        4,
+        E,
+        "nothing waits for this tar: line",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d\n  rm -rf raw\n  echo ok\n}\nprep || exit 1\n"
+        "python t.py --data d\n",
+        8,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\nrun() { python a.py; python b.py; }\nif run; then sbatch next.sh; fi\n",
+        4,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\n( python a.py; echo done ) || { echo failed; exit 1; }\npython t.py\n",
+        3,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\nstage() {\n  cp -r /p/d $TMPDIR/d\n  echo staged\n}\nstage && python t.py --data $TMPDIR/d\n",
+        7,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + 'set -e\nlog() { echo "$(date) $*"; }\ntrain() { srun python t.py; log end; }\n'
+        "train || status=$?\nexit ${status:-0}\n",
+        5,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + 'set -e\ndie() { echo "$1"; exit 1; }\nfetch() { wget -q http://x/a; tar -xf a; mkdir -p o; }\n'
+        "fetch || die fetch\npython t.py\n",
+        5,
+        W,
+        "set -e has no effect in",
+    ),
 ]
 
 GOOD = [
@@ -4694,6 +4827,129 @@ GOOD += [
         HEAD + "#SBATCH -a 0-475:25\nSEED=$((SLURM_ARRAY_TASK_ID * 100))\npython t.py $SEED $SLURM_ARRAY_TASK_ID\n",
     ),
     ("KIT256", HEAD + "#SBATCH -a 0-475:25\nC=${CHUNK:-25}\nSTART=$((SLURM_ARRAY_TASK_ID * C))\npython t.py $START\n"),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  export LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n"
+        "  LINK=$((LINK + 1)) sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID --export=ALL,LINK=$LINK train.sh\nfi\n"
+        "python t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=${1:-0}\nNEXT=$((N + 1))\n"
+        "if [ $NEXT -le 9 ]; then sbatch --dependency=afterany:$SLURM_JOB_ID train.sh $NEXT; fi\n"
+        "python t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nset -a\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\n# first: LINK=1 sbatch train.sh\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n"
+        "  LINK=$((LINK + 1))\n  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=$(cat n 2>/dev/null)\nN=${N:-0}\nN=$((N + 1))\necho $N > n\n"
+        "[ $N -lt 5 ] && sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nTRY=${TRY:-0}\nuntil python t.py --resume auto; do\n  TRY=$((TRY + 1))\n"
+        "  [ $TRY -gt 3 ] && exit 1\ndone\nsbatch eval.sh\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nexport LINK\nif (( LINK < 6 )); then\n  ((LINK++))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "for p in 0 1 2; do tar -xf a$p.tar -C $D/train & done\nwait\ntorchrun --nproc-per-node=4 t.py --data $D\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ncp m.bin $D/m.bin &\nP=$!\npython prep.py\n"
+        "wait $P\npython t.py --model $D/m.bin\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nrsync -a /p/next/ $D/next &\n"
+        "python t.py --data /p/now\nwait\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "while true; do rsync -a $SCRATCH/out/ $HOME/out; sleep 300; done &\npython t.py --out $SCRATCH/out\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ncp c.yaml $SCRATCH/o/c.yaml &\n"
+        "python t.py --output-dir $SCRATCH/o\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ntar -xf a.tar -C $D &\n"
+        "until [ -f $D/done ]; do sleep 5; done\npython t.py --data $D\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nfor s in 1 2 3; do\n"
+        "  cp /p/$((s + 1)).tar $D/ &\n  python t.py --data $D/$s.tar\n  wait\ndone\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "stage() { for p in 0 1; do tar -xf a$p.tar -C $D & done; wait; }\nstage\npython t.py --data $D\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ntar -xf a.tar -C $D &\n"
+        "python t.py --data $D --wait-for-pid $!\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ntar -cf b.tar $D &\npython t.py --data $D\nwait\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d || return 1\n  rm -rf raw\n  echo ok\n}\n"
+        "prep || exit 1\npython t.py --data d\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d && rm -rf raw\n}\nprep || exit 1\npython t.py --data d\n",
+    ),
+    ("KIT409", HEAD + "set -e\nprep() {\n  python tok.py --out d\n  rm -rf raw\n}\nprep\npython t.py --data d\n"),
+    ("KIT409", HEAD + "set -e\nsetup() { mkdir -p o; cp $0 conf.yaml o; echo o; }\nsetup && python t.py\n"),
+    ("KIT409", HEAD + "set -e\ntrain() { mkdir -p o; torchrun t.py; }\ntrain || { echo failed; exit 1; }\n"),
+    ("KIT409", HEAD + "set -e\nnotify() { python post.py; echo sent; }\nnotify || echo 'no message'\npython t.py\n"),
+    ("KIT409", HEAD + "set -e\nnotify() { python post.py; echo sent; }\nnotify || true\npython t.py\n"),
+    (
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d\n  [ -s d/index ] || return 1\n  echo ok\n}\n"
+        "prep || exit 1\npython t.py --data d\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "set -e\nstage() { cp d.tar $TMPDIR; tar -xf $TMPDIR/d.tar -C $TMPDIR; }\nstage || exit 1\n"
+        "python t.py --data $TMPDIR\n",
+    ),
+    ("KIT409", HEAD + "run() { python a.py; echo done; }\nrun || exit 1\npython t.py\n"),
+    ("KIT409", HEAD + "set -e\nrun() { python a.py; rc=$?; echo $rc; return $rc; }\nrun || exit 1\npython t.py\n"),
+    ("KIT409", HEAD + "set -e\nbash -c 'set -e; python a.py; echo done' || exit 1\npython t.py\n"),
 ]
 
 

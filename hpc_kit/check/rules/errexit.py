@@ -17,9 +17,11 @@ from hpc_kit.check.bash_syntax import (
     nested_block,
     parse,
     program_of,
+    simple_commands,
 )
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
+from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -300,6 +302,132 @@ def _is_known(script: BatchScript, test: _Test) -> bool:
         return True
     values = [_text_of(script, word, test) for word in test.operands]
     return _result_of([each[0] if each is not None else None for each in values]) is True
+
+
+@rule("KIT409", "warning", needs=("&&", "||", "if ", "while", "until"))
+def suspended_errexit(script: BatchScript) -> Iterator[Problem]:
+    """`set -e` has no effect in a function or subshell whose status something uses.
+
+    bash ignores `set -e` in all commands of a function that stands in front of `||` or `&&`, or in the condition of an
+    `if`. After `prepare || exit 1`, a program in the middle of the function may fail: the lines below it run all the
+    same, and the function returns the status of its last one. `( set -e; ... ) || exit 1` does not help. The rule finds
+    a program or a copy in front of an `rm`, of a next program, or of a message that succeeds in any case.
+
+    Fix: `|| return 1` behind each program, `&&` between them; or call the function alone, as `prepare`.
+    Documented: bash(1), SHELL BUILTIN COMMANDS, set -e.
+    """
+    found: set[int] = set()
+    for step in script.batch_commands:
+        user = _user_of_status(step) if step.errexit and _may_fail(script, step) else None
+        if user is None or id(user.parent) in found or user.compound is None or user.parent is None:
+            continue
+        # A call of a function stands before the commands of its body.
+        own = (each for each in script.commands_in(user.compound) if _is_of_same_body(step, each, user.compound))
+        later = [each for each in own if script.is_before(step, each)]
+        hidden = _checks_itself(script, step, user.compound, later) or not _relies_on(script, user.parent)
+        next_step = _runs_anyway(script, step, later) if not hidden else None
+        if next_step is None:
+            continue
+        found.add(id(user.parent))
+        chain, index = user.parent.chain, user.parent.chain_index
+        where = f"in front of {chain.operators[index]}" if index < len(chain.operators) else "in a condition"
+        what = f"set -e has no effect in {user.compound.name or f'this {user.kind}'}, {where}: after a failure in line"
+        what = f"{what} {step.line}, '{next_step.name or 'the assignment'}' in line {next_step.line} runs anyway"
+        command = user.parent.pipeline.commands[user.parent.pipeline_index]
+        place = command if isinstance(command, SimpleCommand) else Origin(command.line)
+        leave = "return" if user.kind == "function" else "exit"
+        yield Problem(place, what, f"write || {leave} 1 behind line {step.line}", (step.line, next_step.line))
+
+
+_FETCHES = frozenset({"curl", "unzip", "wget"})
+_FOR_THE_RECORD = lazy_pattern(r"\$\{?(0|BASH_SOURCE)\b|\.(cfg|csv|json|log|md|out|py|sh|sbatch|toml|txt|ya?ml)\Z")
+"""A small file that a job copies beside its results."""
+_SUCCEEDS = frozenset({
+    "", ":", "cd", "date", "df", "echo", "export", "mkdir", "printf", "rm", "set", "sleep", "touch", "true", "unset",
+})  # fmt: skip
+"""Commands that succeed whatever a program before them has done."""
+
+
+def _is_of_same_body(step: TracedCommand, other: TracedCommand, compound: CompoundCommand) -> bool:
+    function = other.around("function")
+    return function is None or function is compound or step.is_inside(function)
+
+
+def _may_fail(script: BatchScript, step: TracedCommand) -> bool:
+    launch = script.launch_at(step)
+    texts = launch.program.texts if launch is not None else step.texts or [""]
+    copies = texts[0] in COPIES | _FETCHES and not any(map(_FOR_THE_RECORD.search, texts[1:]))
+    return copies or _works(script, step)
+
+
+def _works(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether a command starts a program that does a part of the work."""
+    launch = script.launch_at(step)
+    if launch is None or launch.program.name in HELPER_PROGRAMS:
+        return False
+    known = launch.is_training or launch.program.kind == "python"
+    return known or launch.agent is not None or launch.multiplier is not None
+
+
+def _user_of_status(step: TracedCommand) -> BlockPosition | None:
+    """Return the place in the function or block whose status something uses, if nothing handles the command itself."""
+    for place in step.position.outward():
+        handled = place.chain_index + 1 < len(place.chain.pipelines) or place.role in {"code", "condition"}
+        if handled or place.pipeline.negated or place.piped_to or place.statement.background:
+            return None
+        outer = place.parent
+        if outer is None or place.kind not in {"function", "group", "subshell"}:
+            continue
+        used = outer.chain_index + 1 < len(outer.chain.pipelines) or outer.role == "condition"
+        if used and not outer.piped_to:
+            return place
+    return None
+
+
+def _runs_anyway(script: BatchScript, step: TracedCommand, later: list[TracedCommand]) -> TracedCommand | None:
+    """Return the command below a failed one that does harm, or hides the failure; None if there is none."""
+    for each in later:
+        if each.removes_folders or (_works(script, step) and _works(script, each)):
+            return each
+    last = later[-1] if later else None
+    inside = script.functions.get(last.name, []) if last is not None else []
+    harmless = last is not None and (
+        last.name in _SUCCEEDS or (inside and all(each.name in _SUCCEEDS for each in inside))
+    )
+    return last if harmless else None
+
+
+def _checks_itself(
+    script: BatchScript, step: TracedCommand, compound: CompoundCommand, later: list[TracedCommand]
+) -> bool:
+    """Tell whether commands below a failed one may notice the failure: a test, or one that reads its status."""
+    tests = any(each.name in {"[", "test", "return", "exit", "false"} or each.reads("?") for each in later)
+    inside = (
+        each for each in script.expressions if any(place.compound is compound for place in each.position.outward())
+    )
+    return tests or any(each.line > step.line for each in inside)
+
+
+def _relies_on(script: BatchScript, call: BlockPosition) -> bool:
+    """Tell whether a script acts on the failure of a function or block, rather than prints a message and goes on."""
+    if call.chain_index + 1 >= len(call.chain.pipelines) or call.chain.operators[call.chain_index] == "&&":
+        return True
+    handlers = call.chain.pipelines[call.chain_index + 1].commands
+    inside = [each for handler in handlers for each in _simple_commands_of(handler)]
+    names = {program_of(each) for each in inside}
+    called = {each.name for name in names for each in script.functions.get(name or "", ())}
+    assigns = any(not each.words for each in inside)
+    return assigns or not (names | called).isdisjoint(
+        {"exit", "return", "scancel", "kill", "false", "continue", "break"}
+    )
+
+
+def _simple_commands_of(command: Command) -> Iterator[SimpleCommand]:
+    if isinstance(command, SimpleCommand):
+        yield command
+    else:
+        for _, block in command.bodies:
+            yield from simple_commands(block)
 
 
 @rule("KIT408", "warning", needs=("&&",))
