@@ -304,7 +304,7 @@ def _is_known(script: BatchScript, test: _Test) -> bool:
     return _result_of([each[0] if each is not None else None for each in values]) is True
 
 
-@rule("KIT409", "warning", needs=("&&", "||", "if ", "while", "until"))
+@rule("KIT409", "warning")
 def suspended_errexit(script: BatchScript) -> Iterator[Problem]:
     """`set -e` has no effect in a function or subshell whose status something uses.
 
