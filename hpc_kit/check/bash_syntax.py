@@ -376,6 +376,7 @@ _COMPOUND = {
 }  # fmt: skip
 _SEPARATORS = frozenset({"comment", ";", "&", "\n"})
 _STATEMENTS = _SIMPLE | _COMPOUND.keys() | {"list", "pipeline", "negated_command", "redirected_statement"}
+_READABLE = _STATEMENTS | _SEPARATORS
 _ROLES = {
     "if": "condition", "elif": "condition", "while": "condition", "until": "condition", "then": "then", "else": "else",
     "case_item": "then", "do": "body", "{": "body", "(": "body",
@@ -422,7 +423,7 @@ class _Reader:
         nodes = list(_unwrapped(root))
         for index, node in enumerate(nodes):
             try:
-                if node.has_error or node.type not in _STATEMENTS | _SEPARATORS:
+                if node.has_error or node.type not in _READABLE:
                     problem = self._problem(node.start_byte)
                 elif node.type in _STATEMENTS:
                     statements.append(self._statement(nodes, index))

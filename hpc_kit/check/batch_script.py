@@ -55,27 +55,42 @@ CSH = frozenset({"csh", "tcsh"})
 _MOST_LINES = 5000
 _MOST_STATEMENTS = 1500
 
-_CONTROL = lazy_pattern(
-    r"\s*((else\s+)?if\s*\(.*\)\s*then|else|endif|foreach\s+\w+\s*\(.*\)|while\s*\(.*\)|end|switch\s*\(.*\)|endsw|breaksw"
-    r"|case\s.*:|default:|@\s.*|onintr\b.*|limit\b.*|unlimit\b.*|rehash|unhash)\s*(#.*)?\Z"
+_CSH_CONTROL = (
+    (r"if\s*\(.*\)\s*then", "if [ x ]; then"),
+    (r"else\s+if\s*\(.*\)\s*then", "elif [ x ]; then"),
+    (r"else", "else"),
+    (r"endif|endsw", "fi"),
+    (r"foreach\s+(\w+)\s*\((.*)\)", r"for \1 in \2; do"),
+    (r"while\s*\(\s*1\s*\)", "while true; do"),
+    (r"while\s*\(.*\)", "while [ x ]; do"),
+    (r"end", "done"),
+    # A `case` may go on with the next one, which bash does not know.
+    (r"switch\s*\(.*\)", "if [ x ]; then"),
+    (r"case\s.*:|default\s*:", "elif [ x ]; then"),
+    (r"breaksw|@\s.*|onintr\b.*|limit\b.*|unlimit\b.*|rehash|unhash", ""),
 )
+"""Lines of csh that bash does not read, and lines of bash with the same structure. No rule reads csh's conditions."""
+_CONTROL = tuple((lazy_pattern(rf"\s*(?:{pattern})\s*(?:#.*)?\Z"), text) for pattern, text in _CSH_CONTROL)
 _ONE_LINE_IF = lazy_pattern(r"\A\s*if\s*\(.*\)\s*(?=[\w./$`])")
 _SETENV = lazy_pattern(r"(^|[;&|]\s*|^\s+)setenv(\s+\w+)[ \t]")
 _SET = lazy_pattern(r"(^|;)(\s*)set\s+(\w+)(\s*=\s*)(?=\S)")
 
 
-def convert_csh(lines: list[str]) -> str:
-    """Convert a csh script to sh line by line. Branches and loops become plain commands; columns stay."""
+def convert_csh(lines: list[str], *, flat: bool = False) -> str:
+    """Convert a csh script to sh line by line; columns of commands stay. `flat`: leave out branches and loops."""
 
     def convert(line: str) -> str:
         if line.lstrip().startswith("#"):
             return line
-        line = _ONE_LINE_IF.sub(lambda match: " " * len(match[0]), line)
+        for pattern, text in _CONTROL:
+            if (match := pattern.match(line)) is not None:
+                return "" if flat else match.expand(text)
+        line = _ONE_LINE_IF.sub(lambda match: ":".ljust(len(match[0]) - 3) + "&& ", line)
         line = _SETENV.sub(r"\1export\2=", line)
         # `set NAME = ` becomes an assignment that ends in the same column.
         return _SET.sub(lambda match: match[1] + f"{match[3]}=".rjust(len(match[0]) - len(match[1])), line)
 
-    return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
+    return "\n".join(map(convert, lines))
 
 
 RESOLVER = lazy_pattern(r"\$\{(?:now:%|hydra[:.][a-z]|oc\.)[^${}\n]*\}")
@@ -300,7 +315,8 @@ class BatchScript:
     @cached_property
     def _parsed(self) -> SyntaxTree:
         if self.interpreter in CSH:
-            return parse(convert_csh(self.lines))
+            tree = parse(convert_csh(self.lines))
+            return tree if tree.problem is None else parse(convert_csh(self.lines, flat=True))
         text = "\n".join(self.lines) if self.is_shell else ""
         tree = parse(text)
         if tree.problem is not None and RESOLVER.search(text):

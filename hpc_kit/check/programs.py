@@ -121,7 +121,8 @@ SERVER_MODULES = lazy_pattern(r"(vllm\.entrypoints|sglang\.launch_server|http\.s
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
 
 
-_MAY_RUN_FOREVER = _MONITORS | SERVERS | {"nvidia-smi", "ray", "rocm-smi", "sleep", "tail"}
+MAY_RUN_FOREVER = _MONITORS | SERVERS | {"nvidia-smi", "ray", "rocm-smi", "sleep", "tail"}
+"""Programs that may run until something ends them."""
 
 
 def runs_forever(texts: list[str]) -> bool:
@@ -132,7 +133,7 @@ def runs_forever(texts: list[str]) -> bool:
     # `top -bn1`; `watch -n 5` names the pause, and `watch -g` ends.
     brief = r"-\w*g|--chgexit" if name == "watch" else r"-[a-zA-Z]*n(\d|\Z)|--(version|help)\b|-[hV]\Z"
     runs_anyway = {"tail", "ray", "nvidia-smi", "rocm-smi"}
-    if name not in _MAY_RUN_FOREVER or (name not in runs_anyway and any(re.match(brief, text) for text in rest)):
+    if name not in MAY_RUN_FOREVER or (name not in runs_anyway and any(re.match(brief, text) for text in rest)):
         return False
     if name in {"nvidia-smi", "rocm-smi"}:
         # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.

@@ -107,6 +107,16 @@ _LOGINS = {
 }
 """Passwords in the options of programs whose names do not tell them: an argument, and the one behind a space."""
 
+TEXTS = (
+    "key", "token", "secret", "pass", "credential", "authorization", "_pwd", "-pwd", "pwd=", "pwd_", "pat=",
+    *(f"{dash}{name}{end}" for dash in "-_" for name in ("auth", "pat") for end in "= \t\n:_-\"'`})"),
+    "database_url", "db_url", "connection_string", "dsn", "://",
+    "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "akia", "asia", "aiza", "xox",
+    "npm_", "pypi-", "dckr_pat_", "nvapi-", "gsk_", "sk_live_", "rk_live_", "hvs.", "sg.", "eyj",
+    *_LOGINS,
+)  # fmt: skip
+"""Texts, in lower case, of which whatever contains a secret contains one: parts of names, URLs, tokens, programs."""
+
 
 def looks_secret(name: str, value: str) -> bool:
     """Return whether a variable certainly contains a secret."""
@@ -250,9 +260,15 @@ def find_secrets(words: Sequence[str]) -> Iterator[FoundSecret]:
             yield FoundSecret(form[0], index, form[1])
         elif login and _judge("PASSWORD", login["secret"]):
             yield FoundSecret(f"the login of {program}", index + (login.end() > len(word)), login["secret"])
-        # The code of `bash -c` may begin with an assignment.
-        elif not (before.startswith("-") and re.fullmatch(r"-[a-z]*c", before) and re.search(r"\s", word)):
+        elif (word.startswith("-") or "=" in word) and not _is_code(before, word):
             yield from _find_option(index, word, following)
+
+
+def _is_code(before: str, word: str) -> bool:
+    """Return whether a word is the code of `bash -c`, which may begin with an assignment."""
+    return (
+        before.startswith("-") and re.fullmatch(r"-[a-z]*c", before) is not None and re.search(r"\s", word) is not None
+    )
 
 
 def _find_form(word: str) -> tuple[str, str] | None:

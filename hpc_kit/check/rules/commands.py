@@ -20,7 +20,7 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, is_known_program
-from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
+from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS, MAY_RUN_FOREVER
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import is_for_one_rank
 from hpc_kit.check.rules.steps import never_ends
@@ -32,7 +32,7 @@ from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.slurm.option_values import parse_dependency
 
 
-@rule("KIT421")
+@rule("KIT421", needs=("while", "until", "((", "http.server", "sglang", *MAY_RUN_FOREVER))
 def endless_command(script: BatchScript) -> Iterator[Problem]:
     """A command that never ends keeps the job from going on.
 

@@ -292,7 +292,7 @@ _HOST_PATH = lazy_pattern(
 )
 
 
-@rule("KIT505", "warning")
+@rule("KIT505", "warning", needs=CONTAINER_WORDS)
 def missing_mount(script: BatchScript) -> Iterator[Problem]:
     """A path of the command is not mounted in the container, or mounted without the right to write.
 

@@ -328,7 +328,7 @@ def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchSta
 _FOLDED = lazy_pattern(r"SLURM_(?:STEP_)?TASKS_PER_NODE|SLURM_JOB_CPUS_PER_NODE")
 
 
-@rule("KIT228")
+@rule("KIT228", needs=("tasks_per_node", "cpus_per_node", "slurm_gpus", "%0", "date", "{0", "seq"))
 def folded_counts(script: BatchScript) -> Iterator[Problem]:
     """A list of counts, or a count with a type, is used as a number.
 

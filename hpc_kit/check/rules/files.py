@@ -22,6 +22,8 @@ OWN_DISK = lazy_pattern(
     r"(?=/|\Z)"
 )
 """A folder on the disk of the node, by the names that sites use."""
+OWN_DISK_WORDS = ("tmp", "jobfs", "scratch", "local", "shm")
+"""Texts of which the name of such a folder has one."""
 _MEETS = lazy_pattern(r"(?i)dist|init|rdzv|rendezvous|sync")
 """An option for the place where ranks meet: --init-method, --dist-url."""
 _MOVES = frozenset({"cd", "popd", "pushd"})
@@ -30,7 +32,7 @@ _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
 """Programs that name a folder without filling it."""
 
 
-@rule("KIT212", "warning")
+@rule("KIT212", "warning", needs=OWN_DISK_WORDS)
 def first_node_files(script: BatchScript) -> Iterator[Problem]:
     """The script fills a node-local folder on the first node only.
 
@@ -285,7 +287,7 @@ def writable_for_all(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, "write umask 007 or umask 022", (step.line,))
 
 
-@rule("KIT503", "warning")
+@rule("KIT503", "warning", needs=("rm ", "rm\t", "find", "kill", "scancel"))
 def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """A clean-up that hits other jobs on the node.
 

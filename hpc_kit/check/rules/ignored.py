@@ -27,6 +27,8 @@ class _Ignore(NamedTuple):
 
 def drop_ignored(script: BatchScript, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that no comment silences, and a finding for each comment without a reason or an effect."""
+    if "kit:" not in script.text:
+        return sorted(findings, key=_position)
     ignores = [ignore for number, line in enumerate(script.lines, start=1) if (ignore := _read(script, number, line))]
     kept, used = [], set[int]()
     for finding in findings:
@@ -44,7 +46,11 @@ def drop_ignored(script: BatchScript, findings: Iterable[Finding]) -> list[Findi
         if _MALFORMED.search(line):
             what, remedy = "this silences nothing: the code is missing", "write # kit: ignore[KIT302] and the reason"
             kept.append(_complain(script, number, what, remedy))
-    return sorted(kept, key=lambda finding: (finding.line, finding.column, finding.code))
+    return sorted(kept, key=_position)
+
+
+def _position(finding: Finding) -> tuple[int, int, str]:
+    return finding.line, finding.column, finding.code
 
 
 def _read(script: BatchScript, number: int, line: str) -> _Ignore | None:

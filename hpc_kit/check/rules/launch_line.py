@@ -359,10 +359,11 @@ def foreign_commands(script: BatchScript) -> Iterator[Problem]:
     """A command of another kind of shell.
 
     `setenv` exists only in csh and tcsh. bash prints "command not found", continues, and the variable is never set.
-    Likewise, csh has neither `export` nor `$(...)`.
+    Likewise, csh has neither `export` nor `$(...)`, and no `2>&1`: after `> FILE`, or in front of a pipe, it is
+    an "Ambiguous output redirect", which ends the script; alone, it sends the output to a file named 1.
 
-    Fix: `export NAME=value` in bash; in csh `setenv NAME value`, and backquotes.
-    Documented: bash(1), export; tcsh(1), setenv.
+    Fix: `export NAME=value` in bash; in csh `setenv NAME value`, backquotes, `>& FILE` and `|& tee FILE`.
+    Documented: bash(1), export; tcsh(1), setenv and Input/Output.
     """
     if script.interpreter in CSH:
         yield from _not_in_csh(script)
@@ -382,8 +383,18 @@ def foreign_commands(script: BatchScript) -> Iterator[Problem]:
 
 def _not_in_csh(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
+        if any(place.role == "code" for place in step.position.outward()):
+            continue  # the code of `bash -c`
         if script.lines[step.line - 1][step.column - 1 :].startswith("export "):
             yield Problem(step, "export is a command of bash, but this is csh", "write setenv NAME value")
+        # The `2>&1` that stands for `|&` is on no line of its own.
+        joins = [each for each in step.syntax.redirections if each.operator == ">&" and each.target.raw == "1"]
+        if any(each.descriptor == "2" and each.target.line >= step.line for each in joins):
+            ambiguous = len(step.syntax.redirections) > len(joins) or step.position.piped_to
+            effect = (
+                "ends here with 'Ambiguous output redirect'" if ambiguous else "writes the output to a file named 1"
+            )
+            yield Problem(step, f"2>&1 is syntax of bash: csh {effect}", "write >& FILE, or |& tee FILE")
         for part in step.syntax.parts:
             if part.kind == "command" and part.raw.startswith("$("):
                 what = "$(...) is syntax of bash: csh stops here with 'Illegal variable name'"

@@ -111,7 +111,7 @@ def _names_of_no_array(script: BatchScript) -> Iterator[Problem]:
     output = script.directive("output")
     index = re.search(r"%\d*a", output.value.replace("%%", "")) if output is not None else None
     # A comment may tell how to submit the script as an array.
-    mentioned = re.search(r"(?i)array|sbatch\s[^\n]*\s-a", script.text)
+    mentioned = index is not None and re.search(r"(?i)array|sbatch\s[^\n]*\s-a", script.text)
     if output is not None and index is not None and not mentioned and script.training:
         yield Problem(output, "%a is 4294967294: the job has no --array", "add --array=..., or write %j")
 

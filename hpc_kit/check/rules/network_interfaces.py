@@ -21,7 +21,7 @@ _BACKENDS = ("backend", "dist-backend", "ddp-backend", "distributed-backend")
 _GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
 
 
-@rule("KIT315", "warning")
+@rule("KIT315", "warning", needs=("gloo", "nccl"))
 def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """NCCL's fast transports are switched off.
 
@@ -55,7 +55,7 @@ _OF_ONE_HOST = lazy_pattern(r"lo|(docker|virbr|podman|cni|veth|br-)\w*")
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-@rule("KIT316", "warning")
+@rule("KIT316", "warning", needs=("ifname", "nccl_ib_hca"))
 def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     """The name of a network interface that many nodes do not have.
 
@@ -97,7 +97,7 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, "remove it, or name a device that `ibv_devices` shows, such as mlx5_0")
 
 
-@rule("KIT309")
+@rule("KIT309", needs=("ifname",))
 def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """NCCL or Gloo uses the loopback interface, and the job has several nodes.
 

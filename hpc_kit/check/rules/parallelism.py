@@ -21,9 +21,21 @@ _DEGREES = {
 }
 _DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree", "data-parallel-shard-degree")
 """Options of Megatron-LM, NeMo, torchtitan and programs after them."""
+_DEGREE_WORDS = (
+    "parallel",
+    "heads",
+    "tp=",
+    "pp=",
+    "cp=",
+    "-tp",
+    "-pp",
+    "-cp ",
+    *(f"{axis}{dash}size" for axis in ("tp", "pp", "cp") for dash in "-_"),
+)
+"""Texts of which one of these options, or a part of the model that they divide, has one."""
 
 
-@rule("KIT216")
+@rule("KIT216", needs=_DEGREE_WORDS)
 def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     """The degrees of parallelism do not fit the number of ranks, or the model.
 

@@ -30,6 +30,10 @@ _GPU_PARTITION = lazy_pattern(
 )
 
 
+_OF_GPUS = lazy_pattern(r"gpus|gres|tres|\w+-per-gpu")
+"""Options that ask for GPUs."""
+
+
 @rule("KIT133", "warning")
 def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     """A training on GPUs in a job that asks for none.
@@ -47,9 +51,10 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     # `--constraint=gpu` selects whole nodes where jobs get no others.
     if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
+    if any(map(_OF_GPUS.match, script.options)):
+        return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
-    given = [*script.options, *(name for each in steps for name in each.options)]
-    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in given)
+    asks = any(_OF_GPUS.match(name) for each in steps for name in each.options)
     on_cpus = any(launch.on_cpus for launch in script.training)
     python = all(launch.program.kind == "python" for launch in script.training)
     # A comment may tell how to submit the script.

@@ -12,7 +12,7 @@ from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.programs import AUXILIARY_NAME
-from hpc_kit.check.rules.files import OWN_DISK, removed_folders
+from hpc_kit.check.rules.files import OWN_DISK, OWN_DISK_WORDS, removed_folders
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.job_end import trace_exit_status
 from hpc_kit.check.rules.signals import duration_of_timeout, read_signal, traps_for
@@ -122,7 +122,7 @@ _STARTS_ANEW = lazy_pattern(
 )
 
 
-@rule("KIT415", "warning")
+@rule("KIT415", "warning", needs=("requeue", "sbatch", "%1", "last", "latest", "newest", "current"))
 def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     """A requeued job starts its training from the beginning.
 
@@ -358,7 +358,7 @@ def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]
     return next((path for option, path in inside if pattern.search(option)), None)
 
 
-@rule("KIT417")
+@rule("KIT417", needs=("requeue", "sbatch", "trap"))
 def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     """A requeue that Slurm refuses, or that never stops.
 
@@ -642,7 +642,7 @@ _RESULTS = lazy_pattern(
 )
 
 
-@rule("KIT428", "warning")
+@rule("KIT428", "warning", needs=OWN_DISK_WORDS)
 def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     """The result of the training stays on the disk of the node.
 

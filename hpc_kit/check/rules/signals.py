@@ -298,7 +298,7 @@ def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@rule("KIT431", "warning")
+@rule("KIT431", "warning", needs=("timeout", "exit", "stop", "limit", "max"))
 def late_timeout(script: BatchScript) -> Iterator[Problem]:
     """`timeout`, or the program's own limit, ends the training too late or too early.
 

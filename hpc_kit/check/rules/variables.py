@@ -58,6 +58,11 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
+    variables = [part for _, part in script.nested_parts if part.kind == "variable" and part.text.isidentifier()]
+    unset = [part for part in variables if part.text not in script.assigned and part.text not in JOB_VARIABLES]
+    unset = [part for part in unset if not _HAS_DEFAULT.match(part.detail)]
+    if not unset:
+        return
     known = set_variables(script)
     longer = _longer_names(script, known)
     yield from longer.values()
@@ -65,11 +70,9 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     meant: dict[str, str | None] = {}
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
-    for _, part in script.nested_parts:
+    for part in unset:
         name = part.text
-        if part.kind != "variable" or name in known or name in seen or not name.isidentifier():
-            continue
-        if _HAS_DEFAULT.match(part.detail):
+        if name in known or name in seen:
             continue
         if name not in meant:
             if script.tests_variable(name):
@@ -353,7 +356,7 @@ _INNER_QUOTES = lazy_pattern(r"""\A"(?!.*(?:\$\(|`)).*(?:'[^'"]*\s[^'"]*'|\\"[^"
 _CONFIGURATION = lazy_pattern(r".*(\.(json|ya?ml|toml|ini|cfg|conf|config)|(host|machine)s?_?file(\.\w+)?)\Z")
 
 
-@rule("KIT134", "warning")
+@rule("KIT134", "warning", needs=("'", "<<", "\\"))
 def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
     r"""Single quotes or a quoted here-document contain a variable, or a variable contains quotes.
 
