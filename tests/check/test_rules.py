@@ -2810,6 +2810,84 @@ BAD += [
         W,
         "set -e has no effect in",
     ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if [ $(( $i % $SLURM_ARRAY_TASK_COUNT )) -eq $SLURM_ARRAY_TASK_ID ]; then pyth"
+        "on t.py $f; fi\n  i=$((i + 1))\ndone\n",
+        5,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\nNT=16\nTASK=$SLURM_ARRAY_TASK_ID\nn=0\nfor f in d/*; do\n"
+        "  (( (n++ % NT) == TASK )) || continue\n  python t.py $f\ndone\n",
+        7,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + '#SBATCH -a 1-16\nawk "NR % 16 == $SLURM_ARRAY_TASK_ID" l > m.$SLURM_ARRAY_TASK_ID\n'
+        "python t.py m.$SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\n"
+        "mapfile -t F < <(ls d | awk -v k=$SLURM_ARRAY_TASK_ID -v n=16 '(NR - 1) % n == k')\npython t.py ${F[@]}\n",
+        3,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\n"
+        'for i in ${!F[@]}; do [[ $((i % 16)) == "$SLURM_ARRAY_TASK_ID" ]] && python t.py ${F[i]}; done\n',
+        3,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\n"
+        "for ((i = SLURM_ARRAY_TASK_ID * 25; i < (SLURM_ARRAY_TASK_ID + 1) * 25; i++)); do python t.py $i; done\n",
+        3,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\n"
+        "for i in $(seq $((SLURM_ARRAY_TASK_ID * 25)) $((SLURM_ARRAY_TASK_ID * 25 + 24))); do python t.py $i; done\n",
+        3,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\nmkdir -p out/%a\npython t.py $SLURM_ARRAY_TASK_ID\n",
+        3,
+        W,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "D=/tmp/d\nsrun -n1 tar -xf a.tar -C $D &\nsrun python t.py --data $D\n",
+        3,
+        E,
+        "nothing waits for this tar: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "D=/tmp/d\npigz -dc a.tgz | tar -x -C $D &\npython t.py --data $D\n",
+        3,
+        E,
+        "nothing waits for this tar: line",
+    ),
 ]
 
 GOOD = [
@@ -4958,6 +5036,37 @@ GOOD += [
     ("KIT409", HEAD + "run() { python a.py; echo done; }\nrun || exit 1\npython t.py\n"),
     ("KIT409", HEAD + "set -e\nrun() { python a.py; rc=$?; echo $rc; return $rc; }\nrun || exit 1\npython t.py\n"),
     ("KIT409", HEAD + "set -e\nbash -c 'set -e; python a.py; echo done' || exit 1\npython t.py\n"),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-15\n"
+        "for j in 1 2 3 4; do (( j % 4 == SLURM_ARRAY_TASK_ID % 4 )) && python t.py $j $SLURM_ARRAY_TASK_ID; done\n",
+    ),
+    (
+        "KIT251",
+        HEAD
+        + "#SBATCH -a 0-15\nfor j in 1 2 3 4; do (( 2 * SLURM_ARRAY_TASK_ID == j % 32 )) && python t.py $j; done\n",
+    ),
+    (
+        "KIT251",
+        HEAD + '#SBATCH -a 0-15\nawk "NR % 16 == $SLURM_ARRAY_TASK_ID" l > m.$SLURM_ARRAY_TASK_ID\n'
+        "python t.py m.$SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\n"
+        "mapfile -t F < <(ls d | awk -v k=$((SLURM_ARRAY_TASK_ID - 1)) -v n=16 'NR % n == k')\npython t.py ${F[@]}\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i < SLURM_ARRAY_TASK_ID + 25; i++)); do python t.py $i; done\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-19\n"
+        "for i in $(seq $((SLURM_ARRAY_TASK_ID * 25)) $((SLURM_ARRAY_TASK_ID * 25 + 24))); do python t.py $i; done\n",
+    ),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\nmkdir -p out_$(date +%a)\npython t.py $SLURM_ARRAY_TASK_ID\n"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -288,7 +289,7 @@ _OF_STRIDE = (
     # (( i % 16 == SLURM_ARRAY_TASK_ID )), [ $((i % N)) -eq "$ID" ], NR % n == id
     lazy_pattern(
         rf"(?P<item>[\w)}}+]+)\s*%\s*{_PARTS}\s*\)*(?P<more>\s*[-+]\s*\d+)?\s*\)*[\"']*\s*(?:==?|!=|-eq|-ne)\s*[\"']?"
-        rf"(?P<index>{_TERM})"
+        rf"(?P<index>{_TERM})(?![\w}}]|\s*[%*/])"
     ),
     lazy_pattern(
         rf"(?P<index>{_TERM})[\"']?\s*(?:==?|!=|-eq|-ne)\s*[\"']?(?:\$\(\()?\(*\s*\$?\{{?(?P<item>\w+)\}}?\s*%\s*{_PARTS}"
@@ -300,6 +301,7 @@ _OF_STRIDE = (
     lazy_pattern(rf"\[\s*(?P<index>{_TERM})\s*(?P<stride>::)\s*{_PARTS}\s*\]"),
 )
 """Expressions that give each element every N-th item: the index, and the number of parts."""
+_MAY_HAVE_STRIDE = lazy_pattern(r"%|\+=|::|\bsplit\b")
 _AWK_VARIABLE = lazy_pattern(r"\s-v\s*(\w+)=[\"']?(\$\(\([^()]*\)\)|\$?\{?\w+\}?)")
 
 
@@ -313,11 +315,12 @@ def _shares_left(
     for name, value in _AWK_VARIABLE.findall(script.code) if lines else ():
         index.values[name] = value if index.values.get(name, value) == value else "?"
     for number, line in lines:
-        text = _READ_BY_PROGRAM.sub(r"\1", line)
-        for match in (match for pattern in _OF_STRIDE for match in pattern.finditer(text)):
+        patterns = _OF_STRIDE if _MAY_HAVE_STRIDE.search(line) else ()
+        for match in (match for pattern in patterns for match in pattern.finditer(line)):
             given = match.groupdict()
             # `${file%.txt}` removes a suffix, and a loop may count lines, from 1.
-            suffix = re.search(r"\$\{[^}]*\Z", text[: match.start("parts")])
+            before = line[: match.start()]
+            suffix = re.search(r"\$\{[^}]*\Z", line[: match.start("parts")]) or re.search(r"[%*/]\s*\Z", before)
             by_item = given.get("item") if "stride" in given else None
             if suffix or (by_item and not re.search(rf"\w\[\$?\{{?{by_item}\}}?\]", script.code)):
                 continue
@@ -353,12 +356,6 @@ def _items_left(index: ArrayIndex, array: ArrayRange, given: Mapping[str, str | 
     return ", and ".join(faults), remedy, bool(missing and beyond)
 
 
-_READ_BY_PROGRAM = lazy_pattern(
-    r"(?:int\(\s*)?(?:os\.)?(?:environ\.get|environ|ENVIRON|getenv)[\[(]\s*[\"'](SLURM_ARRAY_TASK_\w+)[\"']\s*[\])]\)?"
-)
-"""An environment variable that a program of awk or Python reads."""
-
-
 @rule("KIT256", "warning")
 def array_step(script: BatchScript) -> Iterator[Problem]:
     """--array has a step, as if it were the number of elements that run at the same time.
@@ -389,6 +386,7 @@ def array_step(script: BatchScript) -> Iterator[Problem]:
 _OF_START = lazy_pattern(
     r"(?i)-*(\w*[-_.])?(start|begin|first|offset|skip|from|low)([-_]?(idx|index|id|row|line|at))?\Z"
 )
+_C_LOOP = lazy_pattern(r"\bfor\s*\(\(\s*\w+\s*=([^;]+);\s*\w+\s*<=?([^;]+);")
 _SET_BY_ARITHMETIC = lazy_pattern(rf"\(\(\s*({NAME})\s*=(?!=)(.*)\)\)\Z", re.DOTALL)
 
 
@@ -404,6 +402,13 @@ def _scaled_twice(script: BatchScript, directive: DirectiveOption, low: int, ste
         if (match := _SET_BY_ARITHMETIC.match(each.text))
     ]
     given += [(option, word.text, word) for launch in script.training for option, word in launch.option_values()]
+    for number, line in script.command_lines:
+        # `seq $((ID * 25)) $((ID * 25 + 24))` and `for ((i = ID * 25; i < (ID + 1) * 25; i++))` have both ends.
+        loop = _C_LOOP.search(line)
+        for begin, end in pairwise(loop.groups() if loop else re.findall(r"\$\(\(([^;|&]*?)\)\)", line)):
+            first, last = index.compute(begin, low), index.compute(end, low)
+            if first is not None and last is not None and last - first in {step, step - 1}:
+                given.append(("start", begin, Origin(number, line.find(begin) + 1)))
     for name, text, place in given:
         if "*" not in text or not index.depends(text):
             continue

@@ -265,9 +265,8 @@ def lost_packages(script: BatchScript) -> Iterator[Problem]:
             works = later.is_training or later.program.kind == "python" or later.agent is not None
             if again and works and image == _values(other.stage.texts, ("--container-image",)):
                 what = f"the packages are lost when this step ends: line {later.line} starts a new container"
-                yield Problem(
-                    launch.program, what, "write --container-name=NAME on both steps", (launch.line, later.line)
-                )
+                remedy, lines = "write --container-name=NAME on both steps", (launch.line, later.line)
+                yield Problem(launch.program, what, remedy, lines)
                 break
 
 

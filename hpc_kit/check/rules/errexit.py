@@ -17,7 +17,6 @@ from hpc_kit.check.bash_syntax import (
     nested_block,
     parse,
     program_of,
-    simple_commands,
 )
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
@@ -318,25 +317,25 @@ def suspended_errexit(script: BatchScript) -> Iterator[Problem]:
     """
     found: set[int] = set()
     for step in script.batch_commands:
-        user = _user_of_status(step) if step.errexit and _may_fail(script, step) else None
-        if user is None or id(user.parent) in found or user.compound is None or user.parent is None:
+        user = _user_of_status(step) if step.errexit and _part_of_work(script, step) else None
+        call = user.parent if user is not None else None
+        if user is None or call is None or user.compound is None or id(call) in found:
             continue
-        # A call of a function stands before the commands of its body.
-        own = (each for each in script.commands_in(user.compound) if _is_of_same_body(step, each, user.compound))
-        later = [each for each in own if script.is_before(step, each)]
-        hidden = _checks_itself(script, step, user.compound, later) or not _relies_on(script, user.parent)
-        next_step = _runs_anyway(script, step, later) if not hidden else None
-        if next_step is None:
+        # The call of a function stands before the commands of its body.
+        inside = [each for each in script.commands_in(user.compound) if script.is_before(step, each)]
+        later = [each for each in inside if (body := each.around("function")) is None or step.is_inside(body)]
+        last = _runs_anyway(script, step, later)
+        if last is None or _checks_itself(script, user.compound, later) or not _relies_on(script, call):
             continue
-        found.add(id(user.parent))
-        chain, index = user.parent.chain, user.parent.chain_index
-        where = f"in front of {chain.operators[index]}" if index < len(chain.operators) else "in a condition"
+        found.add(id(call))
+        operators, index = call.chain.operators, call.chain_index
+        where = f"in front of {operators[index]}" if index < len(operators) else "in a condition"
         what = f"set -e has no effect in {user.compound.name or f'this {user.kind}'}, {where}: after a failure in line"
-        what = f"{what} {step.line}, '{next_step.name or 'the assignment'}' in line {next_step.line} runs anyway"
-        command = user.parent.pipeline.commands[user.parent.pipeline_index]
+        what = f"{what} {step.line}, '{last.name or 'the assignment'}' in line {last.line} runs anyway"
+        command = call.pipeline.commands[call.pipeline_index]
         place = command if isinstance(command, SimpleCommand) else Origin(command.line)
         leave = "return" if user.kind == "function" else "exit"
-        yield Problem(place, what, f"write || {leave} 1 behind line {step.line}", (step.line, next_step.line))
+        yield Problem(place, what, f"write || {leave} 1 behind line {step.line}", (step.line, last.line))
 
 
 _FETCHES = frozenset({"curl", "unzip", "wget"})
@@ -346,27 +345,21 @@ _SUCCEEDS = frozenset({
     "", ":", "cd", "date", "df", "echo", "export", "mkdir", "printf", "rm", "set", "sleep", "touch", "true", "unset",
 })  # fmt: skip
 """Commands that succeed whatever a program before them has done."""
+_NOTICES = frozenset({"[", "test", "return", "exit", "false"})
+_HANDLES = frozenset({"", "break", "continue", "exit", "false", "kill", "return", "scancel"})
+"""Commands that act on a failure; an assignment, which has no name, keeps the status."""
 
 
-def _is_of_same_body(step: TracedCommand, other: TracedCommand, compound: CompoundCommand) -> bool:
-    function = other.around("function")
-    return function is None or function is compound or step.is_inside(function)
-
-
-def _may_fail(script: BatchScript, step: TracedCommand) -> bool:
+def _part_of_work(script: BatchScript, step: TracedCommand) -> str:
+    """Return "program" for a program of the user, "copy" for a copy of data, and "" for any other command."""
     launch = script.launch_at(step)
     texts = launch.program.texts if launch is not None else step.texts or [""]
-    copies = texts[0] in COPIES | _FETCHES and not any(map(_FOR_THE_RECORD.search, texts[1:]))
-    return copies or _works(script, step)
-
-
-def _works(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether a command starts a program that does a part of the work."""
-    launch = script.launch_at(step)
+    if texts[0] in COPIES | _FETCHES:
+        return "" if any(map(_FOR_THE_RECORD.search, texts[1:])) else "copy"
     if launch is None or launch.program.name in HELPER_PROGRAMS:
-        return False
-    known = launch.is_training or launch.program.kind == "python"
-    return known or launch.agent is not None or launch.multiplier is not None
+        return ""
+    started = launch.is_training or launch.program.kind == "python" or launch.agent or launch.multiplier
+    return "program" if started else ""
 
 
 def _user_of_status(step: TracedCommand) -> BlockPosition | None:
@@ -375,59 +368,44 @@ def _user_of_status(step: TracedCommand) -> BlockPosition | None:
         handled = place.chain_index + 1 < len(place.chain.pipelines) or place.role in {"code", "condition"}
         if handled or place.pipeline.negated or place.piped_to or place.statement.background:
             return None
-        outer = place.parent
-        if outer is None or place.kind not in {"function", "group", "subshell"}:
+        outer = place.parent if place.kind in {"function", "group", "subshell"} else None
+        if outer is None or outer.piped_to:
             continue
-        used = outer.chain_index + 1 < len(outer.chain.pipelines) or outer.role == "condition"
-        if used and not outer.piped_to:
+        if outer.chain_index + 1 < len(outer.chain.pipelines) or outer.role == "condition":
             return place
     return None
 
 
 def _runs_anyway(script: BatchScript, step: TracedCommand, later: list[TracedCommand]) -> TracedCommand | None:
     """Return the command below a failed one that does harm, or hides the failure; None if there is none."""
+    is_program = _part_of_work(script, step) == "program"
     for each in later:
-        if each.removes_folders or (_works(script, step) and _works(script, each)):
+        if each.removes_folders or (is_program and _part_of_work(script, each) == "program"):
             return each
     last = later[-1] if later else None
-    inside = script.functions.get(last.name, []) if last is not None else []
-    harmless = last is not None and (
-        last.name in _SUCCEEDS or (inside and all(each.name in _SUCCEEDS for each in inside))
-    )
-    return last if harmless else None
+    # A function such as `log` only prints.
+    names = {last.name, *(each.name for each in script.functions.get(last.name, ()))} if last is not None else {"?"}
+    return last if names <= _SUCCEEDS | script.functions.keys() else None
 
 
-def _checks_itself(
-    script: BatchScript, step: TracedCommand, compound: CompoundCommand, later: list[TracedCommand]
-) -> bool:
+def _checks_itself(script: BatchScript, compound: CompoundCommand, later: list[TracedCommand]) -> bool:
     """Tell whether commands below a failed one may notice the failure: a test, or one that reads its status."""
-    tests = any(each.name in {"[", "test", "return", "exit", "false"} or each.reads("?") for each in later)
-    inside = (
-        each for each in script.expressions if any(place.compound is compound for place in each.position.outward())
-    )
-    return tests or any(each.line > step.line for each in inside)
+    tests = any(each.name in _NOTICES or each.reads("?") for each in later)
+    expressions = (each.position for each in script.expressions if later and each.line >= later[0].line)
+    return tests or any(place.compound is compound for each in expressions for place in each.outward())
 
 
 def _relies_on(script: BatchScript, call: BlockPosition) -> bool:
     """Tell whether a script acts on the failure of a function or block, rather than prints a message and goes on."""
-    if call.chain_index + 1 >= len(call.chain.pipelines) or call.chain.operators[call.chain_index] == "&&":
+    chain, index = call.chain, call.chain_index
+    if index + 1 >= len(chain.pipelines) or chain.operators[index] == "&&":
         return True
-    handlers = call.chain.pipelines[call.chain_index + 1].commands
-    inside = [each for handler in handlers for each in _simple_commands_of(handler)]
-    names = {program_of(each) for each in inside}
-    called = {each.name for name in names for each in script.functions.get(name or "", ())}
-    assigns = any(not each.words for each in inside)
-    return assigns or not (names | called).isdisjoint(
-        {"exit", "return", "scancel", "kill", "false", "continue", "break"}
-    )
-
-
-def _simple_commands_of(command: Command) -> Iterator[SimpleCommand]:
-    if isinstance(command, SimpleCommand):
-        yield command
-    else:
-        for _, block in command.bodies:
-            yield from simple_commands(block)
+    names = {
+        step.name
+        for step in script.batch_commands
+        if any(place.chain is chain and place.chain_index > index for place in step.position.outward())
+    }
+    return not _HANDLES.isdisjoint(names | {step.name for name in names for step in script.functions.get(name, ())})
 
 
 @rule("KIT408", "warning", needs=("&&",))

@@ -430,19 +430,16 @@ def _used_too_early(script: BatchScript) -> Iterator[Problem]:
             if not script.is_before(step, later.command) or not _reads_from(script, folder, later):
                 continue
             between = [each for each in script.commands_after(step) if script.is_before(each, later.command)]
+            front = [each for each in between if not each.in_background]
+            waits = any(_waits(each) or each.name in {"sleep", "inotifywait"} for each in front)
             # Each pass of a loop may fetch the data of the next one.
             loop = later.command.around(*LOOPS)
-            if any(map(_may_wait, between)) or (loop is not None and step.is_inside(loop)):
+            if waits or (loop is not None and step.is_inside(loop)):
                 break
             what = f"nothing waits for this {texts[0]}: line {later.line} begins while {folder} is incomplete"
-            certain = all(_is_short(each) or each.in_background for each in between)
+            certain = all(map(_is_short, front))
             yield Problem(step, what, f"write wait before line {later.line}", (later.line,), certain)
             return
-
-
-def _may_wait(step: TracedCommand) -> bool:
-    """Tell whether a command may wait for a process, or for a file: `wait`, `sleep`, a `tail --pid`."""
-    return not step.in_background and (_waits(step) or step.name in {"sleep", "inotifywait"})
 
 
 def _reads_from(script: BatchScript, folder: str, launch: LaunchLine) -> bool:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin, Word, written_files
+from hpc_kit.check.bash_syntax import Origin, Word, program_of, written_files
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
@@ -231,7 +231,8 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
     for command in (each for use in script.pipelines for each in use.pipeline.commands):
         files = list(written_files(command))
         emptied = [each.name for each in files if not each.appends] if "array" in script.options else []
-        yield from _patterns(script, [each.name for each in files], emptied)
+        folders = command.words if program_of(command) in {"cd", "mkdir"} else ()
+        yield from _patterns(script, [*folders, *(each.name for each in files)], emptied)
     for launch in script.training:
         # submitit replaces `%j` itself.
         if not any("submitit" in text for text in launch.program.texts[:3]):

@@ -419,18 +419,19 @@ _NAMES_OF_JOB = lazy_pattern(r"(--(job-name|output|error|comment)[= ]|(?<![-\w])
 def _lost_counter(script: BatchScript) -> Iterator[Problem]:
     """Find a chain whose jobs count from the same number: no job gets the counter of the one before."""
     submits = [step for step in script.batch_commands if step.name == "sbatch"]
+    tests = [step.written for step in script.batch_commands if step.name in {"[", "test"}]
+    tests += [each.text for each in script.expressions]
     for first in script.written_assignments if submits and not script.sources_files else ():
         default = _COUNTER.fullmatch(first.value.raw)
         if default is None or (default[1] != first.name and not default[1].isdigit()):
             continue
         place, total = _increment_of(script, first.name)
         chain = [step for step in submits if place is not None and _submits_next(script, step, place)]
-        limited = any(re.search(rf"\b({first.name}|{total})\b", text) for text in _conditions(script))
+        limited = any(re.search(rf"\b({first.name}|{total})\b", text) for text in tests)
         if place is None or not chain or not limited or _passes_on(script, chain, place, {first.name, total}):
             continue
-        remedy = (
-            f"write export {first.name} below it" if default[1] == first.name else f'write "${total}" behind the file'
-        )
+        by_name = default[1] == first.name
+        remedy = f"write export {first.name} below it" if by_name else f'write "${total}" behind the file'
         what = f"the next job does not get {first.name}: it starts at {default[2]} again, and the chain never ends"
         yield Problem(place, what, remedy, (first.value.line, chain[0].line), certain=False)
 
@@ -454,13 +455,6 @@ def _submits_next(script: BatchScript, step: TracedCommand, place: Place) -> boo
     waits = re.search(r"\bafter(any|ok|notok):[\"']?\$\{?SLURM_JOB_?ID\b", step.written) is not None
     itself = any(_is_successor(script, word) for word in words if not word.startswith("-"))
     return step.line >= place.line and (itself or (waits and step.is_conditional))
-
-
-def _conditions(script: BatchScript) -> list[str]:
-    """Return the texts of all tests."""
-    return [each.text for each in script.expressions] + [
-        step.written for step in script.batch_commands if step.name in {"[", "test"}
-    ]
 
 
 def _passes_on(script: BatchScript, chain: list[TracedCommand], place: Place, names: set[str]) -> bool:
