@@ -186,7 +186,9 @@ def _mpi(environ: Mapping[str, str]) -> InstalledPart:
         return InstalledPart(
             "mpirun", "none", "not on PATH; many sites have it as a module", used, "module avail openmpi mpich"
         )
-    first = next((line.strip() for line in answer.splitlines() if re.search(r"\d+\.\d+", line)), "mpirun")
+    first = next((" ".join(line.split()) for line in answer.splitlines() if re.search(r"\d+\.\d+", line)), "mpirun")
+    if "HYDRA" in answer:  # MPICH's: a table that begins with `Version:`
+        first = f"Hydra (MPICH) {first.removeprefix('Version: ')}"
     return InstalledPart("mpirun", "ok", first, used)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.programs import AGENTS, MULTIPLIERS, PYTHON, SHELL_BUILTINS
+from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS, MULTIPLIERS, PYTHON, SHELL_BUILTINS
 from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.directives import is_het_mark
 from hpc_kit.slurm.units import is_number
@@ -20,6 +20,7 @@ from hpc_kit.spec.job import Job, Launch, Value
 from hpc_kit.spec.launcher_command import LauncherCommand, find_launcher
 from hpc_kit.spec.resources import Resources
 from hpc_kit.spec.secrets import looks_secret, secret_arguments
+from hpc_kit.spec.shell_code import CONTAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +64,10 @@ _OWN_AGENT_OPTIONS = frozenset({
 
 _ITEM = lazy_pattern(r"\$\{(\w+)\[(?![@*]\]|[^]]*(?:PROCID|LOCALID|NODEID))[^]]+\]\}")
 """An item of an array with the same index in all tasks: `${LRS[$SLURM_ARRAY_TASK_ID]}`."""
+
+
+_PROGRAM = lazy_pattern(r"[\w$\"'{~]")
+"""Start of a program's name: no option, and no text of another language."""
 
 
 class ImportNote(NamedTuple):
@@ -160,14 +165,16 @@ class _Importer:
         refused = {problem.line for problem in self.script.problems}
         for each in self.script.directives.lines:
             if each.words and each.line not in known | refused and not is_het_mark(each.text):
-                self.note(each.line, f"an option that a later line replaces, or of a plug-in: {each.text}")
+                image = re.search(r"--container-image[= ](\S+)", each.text)
+                advice = f"; set [environment] pyxis = '{image[1]}' in the cluster file" if image else ""
+                self.note(each.line, f"an option that a later line replaces, or of a plug-in: {each.text}{advice}")
 
     def _job_name(self, option: DirectiveOption | None) -> str:
         if option is None:
             return self.name
         if re.fullmatch(r"[\w.+-]+", option.value):
             return option.value
-        self.note(option.line, f"job name {option.value!r}: a name with % or / cannot be the folder of runs")
+        self.note(option.line, f"job name {option.value!r}: a folder of runs has letters, digits and . + - _ only")
         return self.name
 
     def _option(self, key: str, option: DirectiveOption) -> dict[str, object]:
@@ -190,25 +197,37 @@ class _Importer:
     def _name_unread_parts(self) -> None:
         if self.script.unread_part:
             self.note(None, f"not read: {self.script.unread_part}")
-        if self.script.interpreter is not None and not self.script.is_shell:
-            self.note(1, f"the script is for {self.script.interpreter}: only its directives are imported")
+        if self.script.lines and not self.script.lines[0].startswith("#!"):
+            self.note(1, "sbatch refuses the script: its first line names no interpreter, such as #!/bin/bash")
+        elif self.script.interpreter is not None and not self.script.is_shell:
+            is_read = bool(self.script.launch_lines)
+            how = "its commands were read as those of bash" if is_read else "only its directives are imported"
+            self.note(1, f"the script is for {self.script.interpreter}: {how}")
 
     def _chosen_launch(self) -> LaunchLine | None:
-        launches = list(self.script.training)
+        # The program may stand in the part that was not read, so that any other one is a guess.
+        is_whole = not self.script.unread_part and self.script.text.startswith("#!")
+        launches = [
+            each
+            for each in self.script.training
+            if each.is_training or (is_whole and _PROGRAM.match(each.program.words[0].text))
+        ]
         tables = [
             each for each in self.script.launch_lines if any("multi-prog" in stage.options for stage in each.stages)
         ]
         if tables:
             self.note(tables[0].line, "srun --multi-prog starts several programs, and a job file starts one")
             launches = [each for each in launches if each not in tables]
-        if not launches and not tables:
+        if not launches and not tables and is_whole:
             others = [each for each in self.script.launch_lines if each.program.kind in {"program", "shell"}]
             launches = [each for each in others if self._is_own_program(each)]
         if not launches:
             self.note(None, "no program was found: write command = [...] by hand")
             return None
-        first, *rest = launches
-        for other in rest:
+        # In `bash -c 'setup; python train.py'`, every command counts as a program.
+        same = [each for each in launches if each.command is launches[0].command]
+        first = next((each for each in same if each.agent is not None or each.program.kind == "python"), launches[0])
+        for other in launches:
             if other.command is not first.command:
                 self.note(other.line, "a job file starts one program; this one needs a job file of its own")
         compound = next((each for each in first.command.compounds if each.kind != "group"), None)
@@ -218,6 +237,8 @@ class _Importer:
             self.note(first.line, f"the program stands in {what}: the job starts it once{unset}")
         if len(first.command.position.pipeline.commands) > 1:
             self.note(first.line, "the output went into a pipe; the job writes a log for each rank")
+        if file := first.command.syntax.output or first.command.syntax.appended:
+            self.note(first.line, f"the output went to {file.plain}; the job writes a log for each rank")
         if first.command.in_background:
             self.note(first.line, "the program ran in the background; the job waits for it")
         return first
@@ -226,7 +247,10 @@ class _Importer:
         name = launch.program.name
         if not name.isprintable():
             return False
-        return "/" in launch.program.words[0].text or (name not in SHELL_BUILTINS and name not in PRINTING)
+        first = launch.program.words[0].text
+        # `cat > job.sh <<EOF` writes another script.
+        writes = name in HELPER_PROGRAMS and launch.command.syntax.document is not None
+        return "/" in first or (name not in SHELL_BUILTINS | PRINTING and not writes and bool(_PROGRAM.match(first)))
 
     def _with_command(self, job: Job, launch: LaunchLine) -> Job:
         multiplier = launch.stage(*MULTIPLIERS)
@@ -266,13 +290,28 @@ class _Importer:
         if remote is not None:
             self.note(launch.line, f"{remote.name} started the program on each node; the job does so through srun")
             start = max(start, stages.index(remote) + 1)
-        # The stages behind a `bash -c` are those of its code: the command starts there.
+        # The stages behind a `bash -c` are those of its code: the command starts there, if the code is one program.
         codes = [index for index, stage in enumerate(stages) if stage.code is not None and index >= start]
-        start = max(start, codes[-1] + 1) if codes else start
+        if codes:
+            more = self._more_in_code(launch)
+            containers = [stage for stage in stages[start : codes[-1]] if stage.name in CONTAINERS]
+            if launch.agent is None and (more or containers):
+                return list(stages[start].words)
+            for text in (*more, *(f"{stage.name}, around {stages[codes[-1]].name} -c" for stage in containers)):
+                self.note(launch.line, f"left out, although each task ran it: {text}")
+            start = codes[-1] + 1
         # `exec` belongs to the shell: srun, mpirun and torchrun find no such program.
         while start < len(stages) - 1 and stages[start].name == "exec":
             start += 1
         return list(stages[start].words) if start < len(stages) else list(launch.program.words)
+
+    def _more_in_code(self, launch: LaunchLine) -> list[str]:
+        """Return the other commands of a `bash -c` than the program, without those that set ranks."""
+        inner = launch.inner_command
+        steps = [step for step in self.script.commands_of(launch) if step is not inner and step.words]
+        found = [" ".join(step.texts) for step in steps]
+        ranks = re.compile(rf"export(?: (?:{'|'.join(RENDEZVOUS)})=\S*)+")
+        return [text for text in found if not ranks.fullmatch(text)]
 
     def _starting_with_python(self, words: list[ExpandedText], found: LauncherCommand) -> list[ExpandedText]:
         """Return the program of torchrun with `python` before it, as a job file has it."""
@@ -388,11 +427,11 @@ class _Importer:
 
     def _sources(self, words: Sequence[ExpandedText], launch: LaunchLine) -> list[str | None]:
         """Return the words as the script has them; None where an array or an unquoted list became several words."""
-        step = launch.inner_command
-        # Words and their sources can only be paired if no word became several.
-        if len(step.words) != len(step.syntax.words):
-            return [None] * len(words)
-        sources = {id(word): syntax.raw for word, syntax in zip(step.words, step.syntax.words, strict=True)}
+        sources: dict[int, str] = {}
+        for step in (launch.command, launch.inner_command):
+            # Words and their sources can only be paired if no word became several.
+            if len(step.words) == len(step.syntax.words):
+                sources |= {id(word): syntax.raw for word, syntax in zip(step.words, step.syntax.words, strict=True)}
         return [sources.get(id(word)) for word in words]
 
     @cached_property
@@ -468,10 +507,12 @@ class _Importer:
             "quiet": starts
             or ("set" in names and names <= {"set"} | PRINTING)
             or (names == {"cd"} and all(step.texts[1:] in home for step in steps)),
+            "a Ray cluster: set template = 'ray', and launcher = 'ray' in [launch], as jobs/ray_4node.toml has it": any(
+                "ray" in step.texts[:-1] for step in steps
+            ),
             "a process in the background is left out": any(step.in_background for step in steps),
             "a trap is left out: the job passes signals on to the ranks": "trap" in names,
             "the script submits or requeues jobs: see hpc-kit submit --chain, and requeue = true": bool(submits),
-            "a Ray cluster: set [launch] launcher = 'ray'": "ray" in names,
             "left out, because it only prints or waits": bool(names) and names <= PRINTING and not assigned,
         }
         return next((reason for reason, applies in reasons.items() if applies), None)
@@ -516,14 +557,25 @@ class _Importer:
         self.note(group.start, f"runs after the program, where a job file has no place: {first[:60]}")
 
     def _steps_of(self, group: _Group) -> list[TracedCommand]:
-        return [step for step in self.script.commands if _top_statement(step) in group.statements]
+        return [step for each in group.statements for step in self._steps_by_statement.get(id(each), ())]
+
+    @cached_property
+    def _steps_by_statement(self) -> dict[int, list[TracedCommand]]:
+        found: dict[int, list[TracedCommand]] = {}
+        for step in self.script.commands:
+            found.setdefault(id(_top_statement(step)), []).append(step)
+        return found
 
     def _assignments_of(self, group: _Group) -> list[TracedAssignment]:
-        return [
-            each
-            for each in self.script.assignments
-            if each.position is not None and list(each.position.outward())[-1].statement in group.statements
-        ]
+        return [each for one in group.statements for each in self._assignments_by_statement.get(id(one), ())]
+
+    @cached_property
+    def _assignments_by_statement(self) -> dict[int, list[TracedAssignment]]:
+        found: dict[int, list[TracedAssignment]] = {}
+        for each in self.script.assignments:
+            if each.position is not None:
+                found.setdefault(id(list(each.position.outward())[-1].statement), []).append(each)
+        return found
 
 
 def _program_of_agent(found: LauncherCommand) -> list[str]:

@@ -159,13 +159,24 @@ def _read_script(request: JobRequest, name: str, *, alone: bool) -> tuple[str, C
     shown = "stdin" if name == "-" else name
     with explain_file_errors(SpecError, f"cannot read {name}", "write the path of a batch script"):
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    cluster = None
-    if request.cluster is not None:
-        from hpc_kit.spec.load import load_cluster
-
-        cluster = load_cluster(request.cluster, root=search_path.current_folder())
     text = data.decode("utf-8", errors="surrogateescape")
-    return text, partial(_check_script, name=shown, job=False, cluster=cluster, alone=alone)
+    return text, partial(
+        _check_script, name=shown, job=False, cluster=_cluster_of_scripts(request.cluster), alone=alone
+    )
+
+
+def _cluster_of_scripts(name: str | None) -> Cluster | None:
+    """Return the named cluster, else the one that the project or the user has chosen; None without a choice.
+
+    The embedded Slurm also runs scripts of other clusters, so that it counts only if it is named.
+    """
+    from hpc_kit.spec.default_cluster import configured_name
+    from hpc_kit.spec.load import load_cluster
+
+    root = search_path.current_folder()
+    chosen = name or configured_name(root, os.environ)
+    cluster = load_cluster(chosen, root=root) if chosen else None
+    return cluster if cluster is None or name or cluster.slurm == "system" else None
 
 
 def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:

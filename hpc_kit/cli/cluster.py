@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import difflib
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +18,12 @@ from hpc_kit.cli.groups import OrderedGroup
 from hpc_kit.cli.options import CLUSTER_OPTION, FILE, JSON_OPTION, open_session, parse_age
 from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import HpcKitError, SlurmUnavailable, SpecError
 from hpc_kit.slurm import nodelist
 from hpc_kit.submission.exclusions import Exclusion, changed_exclusions, cluster_key, known_nodes, read_exclusions
 
 if TYPE_CHECKING:
+    from hpc_kit.cli.options import Session
     from hpc_kit.spec.cluster_document import MergedFile
     from hpc_kit.spec.discovery import Discovery
 
@@ -31,27 +34,27 @@ def command() -> None:
 
 
 @command.command("discover", short_help="ask Slurm for partitions, limits, accounts, MPI and containers")
-@click.option("--write", type=FILE, metavar="FILE", help="Write or update a cluster file: env/NAME.toml.")
-@click.option("--probe", is_flag=True, help="Ask a node, too, in a job of a minute: network cards, interfaces, NVLink.")
+@click.option("--write", type=FILE, metavar="FILE", help="The cluster file; -: print it.  [default: env/NAME.toml]")
+@click.option("--probe", is_flag=True, help="Ask nodes, too, in small jobs: network, NVLink, alpha and beta of links.")
 @click.option(
     "--srun",
     "srun_options",
     multiple=True,
     metavar="OPTION",
-    help="Option of the job of --probe: --srun=--account=NAME.",
+    help="Option of the jobs of --probe: --srun=--account=NAME.",
 )
 @CLUSTER_OPTION
 @JSON_OPTION
 def discover_command(
     write: Path | None, probe: bool, srun_options: tuple[str, ...], cluster: str | None, as_json: bool
 ) -> None:
-    """Print a cluster file for the Slurm of this login node.
+    """Write a cluster file for the Slurm of this login node: env/NAME.toml, with the name of the cluster.
 
     The values come from sinfo, scontrol, sacctmgr, srun and the programs on PATH. A comment names the command of each
-    value. --write FILE writes the file. If it exists, the command prints the changes, adds what is new, and keeps each
-    value that you have changed or removed.
+    value. If the file exists, the command prints the changes, adds what is new, and keeps each value that you have
+    changed or removed. --json prints the values, and writes only with --write.
 
-    Exit status 1 if Slurm lists no partition.
+    Exit status 1 if Slurm lists no partition, or the job of --probe does not run.
     """
     from hpc_kit.spec.cluster_document import merge_facts, write_facts
     from hpc_kit.spec.discovery import discover_cluster, file_name
@@ -60,21 +63,49 @@ def discover_command(
     session = open_session(cluster, require_answer=True)
     session.client.check_available(session.cluster.name)
     found = discover_cluster(session.client)
+    name, failure = file_name(found.cluster), None
+    path = write or (None if as_json else Path("env", f"{name}.toml"))
+    if path is not None and str(path) == "-":
+        path = None
+    if path is not None and path.suffix != ".toml" and not path.is_dir():
+        raise SpecError(f"{path} is no cluster file", remedy=f"write to a file of TOML: {path.with_suffix('.toml')}")
+    if path is not None and path.exists():
+        load_cluster(str(path), root=Path.cwd())  # a broken file is reported before a job starts
     if probe:
-        from hpc_kit.spec.node_probe import probe_node
-
-        found = found._replace(facts=(*found.facts, *probe_node(session.client, srun_options)))
-    name = file_name(found.cluster)
+        try:
+            found = _probe(found, session, srun_options)
+        except SlurmUnavailable as error:
+            failure = error  # the values of the login node are written all the same
     if as_json:
         facts = [{"key": fact.name, "value": fact.value, "source": fact.source} for fact in found.facts]
         echo(json.dumps({"cluster": found.cluster, "facts": facts, "missing": found.gaps}, indent=1))
-    if write is not None and write.exists():
-        load_cluster(str(write), root=Path.cwd())  # a broken file is reported before it is changed
-    merged = merge_facts(write, found.facts, f"{name}, as its Slurm describes itself")
-    if write is not None:
-        write_facts(write, merged, found.facts)
+    merged = merge_facts(path, found.facts, f"{name}, as its Slurm describes itself")
+    if path is not None:
+        write_facts(path, merged, found.facts)
     if not as_json:
-        _print_discovery(found, merged, write)
+        _print_discovery(found, merged, path)
+    if failure is not None:
+        raise failure
+
+
+def _probe(found: Discovery, session: Session, options: tuple[str, ...]) -> Discovery:
+    """Return the discovery with the answers of the nodes.
+
+    Raises:
+        SlurmUnavailable: No job ran on a node.
+    """
+    from hpc_kit.bench.link_probe import probe_links
+    from hpc_kit.slurm.getopt import parse_options
+    from hpc_kit.spec.node_probe import probe_node
+
+    facts = probe_node(session.client, options)
+    named = None
+    with contextlib.suppress(HpcKitError):  # srun itself refuses a wrong option, and may have options of plug-ins
+        named = parse_options(options, "srun")[0].get("partition")
+    gpus, nodes = found.node_counts(named)
+    python = session.cluster.python or sys.executable
+    links = probe_links(session.client, python, options, gpus=gpus, nodes=nodes)
+    return found._replace(facts=(*found.facts, *facts, *links.facts), gaps=(*found.gaps, *links.gaps))
 
 
 def _print_discovery(found: Discovery, merged: MergedFile, path: Path | None) -> None:

@@ -122,8 +122,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": ("hpc-kit report runs/ddp_4node/latest --out report.html",),
     "env": ("srun -n 4 hpc-kit env",),
     "doctor": ("hpc-kit doctor", "hpc-kit doctor ddp_4node", "srun hpc-kit doctor --in-job"),
-    "cluster": ("hpc-kit cluster discover --write env/mine.toml",),
-    "cluster discover": ("hpc-kit cluster discover", "hpc-kit cluster discover --write env/mine.toml"),
+    "cluster": ("hpc-kit cluster discover",),
+    "cluster discover": (
+        "hpc-kit cluster discover",
+        "hpc-kit cluster discover --write env/mine.toml --probe --srun=--partition=gpu",
+    ),
     "cluster exclude": ("hpc-kit cluster exclude n3 --reason 'slow network' --for 14d",),
     "cluster include": ("hpc-kit cluster include n3",),
     "cluster exclusions": ("hpc-kit cluster exclusions", "hpc-kit cluster exclusions --json"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from hpc_kit.cli.options import FILE, JSON_OPTION
 from hpc_kit.cli.output import print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError, explain_file_errors
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -43,23 +46,28 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
         toml_documents.check_new(output, "-o")
     with explain_file_errors(SpecError, f"cannot read {script}", "write the path of a batch script"):
         # A comment in another encoding does not stop the import.
-        text = script.read_bytes().decode("utf-8", errors="replace")
+        text = script.read_bytes().decode("utf-8-sig", errors="replace")
+    if "\0" in text:
+        raise SpecError(
+            f"'{script}' is no text", found="NUL bytes, as in a program or in UTF-16", remedy="name a batch script"
+        )
     name = re.sub(r"[^\w.+-]+", "_", (output or script).stem) or "job"
     job, notes = import_script(text, name, script.name)
     obstacle = _find_obstacle(job)
     if obstacle is not None:
         what = obstacle.what + (f" ({obstacle.found})" if obstacle.found else "")
         notes = (*notes, ImportNote(None, f"before it can be rendered: {what}; {obstacle.remedy}"))
+    named = _fold(notes)
     if output is not None:
-        toml_documents.save_job(job, output, "-o", header=_header(script, notes))
+        toml_documents.save_job(job, output, "-o", header=_header(script, named))
     if as_json:
         import msgspec
 
         echo(json.dumps({"job": msgspec.to_builtins(job), "notes": [note._asdict() for note in notes]}, indent=1))
         return int(obstacle is not None)
     if output is None:
-        echo(_header(script, notes) + toml_documents.format_job(job), nl=False)
-    for note in notes:
+        echo(_header(script, named) + toml_documents.format_job(job), nl=False)
+    for note in named:
         place = f"{script}:{note.line}" if note.line else str(script)
         print_wrapped(f"note    {place}: {note.text}", indent=8, err=True)
     if output is not None:
@@ -86,7 +94,19 @@ def _refuse_other_files(script: Path) -> None:
         )
 
 
-def _header(script: Path, notes: tuple[ImportNote, ...]) -> str:
+def _fold(notes: tuple[ImportNote, ...]) -> list[ImportNote]:
+    """Return one note for each text, with the number of further lines that it applies to."""
+    count = Counter(note.text for note in notes)
+    first = {note.text: note for note in reversed(notes)}
+    return [
+        note._replace(text=f"{note.text} (also {format_count(count[note.text] - 1, 'later line')})")
+        if count[note.text] > 1
+        else note
+        for note in dict.fromkeys(first[note.text] for note in notes)
+    ]
+
+
+def _header(script: Path, notes: Sequence[ImportNote]) -> str:
     lines = [f"Imported from {script} by hpc-kit import."]
     lines += [f"{f'Line {note.line}' if note.line else 'Note'}: {note.text}" for note in notes]
     # A note that contains line breaks must stay in its comment.

@@ -8,11 +8,12 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, hardware
+from hpc_kit.planner.calibration import Measurement
 from hpc_kit.planner.case_cells import FRAMEWORK, normalize_word
 from hpc_kit.planner.constants import Constants, constants_for
 from hpc_kit.planner.hardware import Machine
 from hpc_kit.spec import load, search_path
-from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.cluster import Cluster, Node
 
 SPELLINGS = {normalize_word(word): name for name, others in FRAMEWORK.items() for word in (name, *others)}
 """Frameworks by each spelling; `torch` uses the general constants."""
@@ -67,12 +68,17 @@ def resolve_target(
     Raises:
         SpecError: The cluster is unknown, or its file does not contain its GPUs.
     """
-    machine, notes = _resolve_machine(cluster, root, gpu, gpus_per_node)
+    machine, probed, notes = _resolve_machine(cluster, root, gpu, gpus_per_node)
     if network is not None:
         if not 0 < network < 1e5:
             raise SpecError("--network is out of range", found=f"{network:g}", remedy="Gb/s for each GPU, such as 200")
         machine = structs.replace(machine, network=network * 1e9 / 8)
     fitted = constants_for(framework, machine.gpu.generation, machine.fabric)
+    if probed is not None and gpu is None:
+        if network is not None:
+            probed = structs.replace(probed, network=None, latency_network=None)
+        machine, fitted = calibration.apply_measurement(probed, machine, fitted)
+        notes = (*notes, f"links as measured by cluster discover --probe, in {cluster}")
     path = measurement or measured_file(cluster, root)
     if measurement is not None or path.exists():
         found = calibration.read_measurement(path)
@@ -85,13 +91,13 @@ def resolve_target(
 
 def _resolve_machine(
     cluster: str, root: Path, gpu: str | None, per_node: int | None
-) -> tuple[Machine, tuple[str, ...]]:
+) -> tuple[Machine, Measurement | None, tuple[str, ...]]:
     known = search_path.file_names("env", root, ".toml")
     if cluster in hardware.machine_names() and cluster not in known:
         machine = hardware.find_machine(cluster)
         card, note = hardware.match_gpu(gpu) if gpu else (machine.gpu, "")
         machine = structs.replace(machine, gpu=card, gpus_per_node=per_node or machine.gpus_per_node)
-        return machine, tuple(filter(None, (f"{cluster}: built-in figures", note)))
+        return machine, None, tuple(filter(None, (f"{cluster}: built-in figures", note)))
     try:
         profile = load.load_cluster(cluster, root=root)
     except SpecError as error:
@@ -103,7 +109,9 @@ def _resolve_machine(
     return _machine_of_cluster(profile, gpu, per_node)
 
 
-def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
+def _machine_of_cluster(
+    profile: Cluster, gpu: str | None, per_node: int | None
+) -> tuple[Machine, Measurement | None, tuple[str, ...]]:
     node = profile.for_partition(profile.defaults.partition).node
     # On nodes without GPUs, each core is one rank.
     gpus = per_node or node.gpus or (node.cpus if node.gpus == 0 else None)
@@ -122,9 +130,22 @@ def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None)
         notes.append("8 GPUs a node are assumed: [node] gpus, or --gpus-per-node")
     if node.network is None:
         speed = card.usual_network
-        notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are assumed: [node] network, or --network")
+        if not node.network_beta:
+            notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are assumed: [node] network, or --network")
     else:
         # The cluster file has the Gb/s of a whole node.
         speed = node.network * 1e9 / 8 / gpus
     fabric = node.fabric or ("ethernet" if card.generation == "cpu" else "infiniband")
-    return Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=fabric), tuple(notes)
+    machine = Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=fabric)
+    return machine, _measured_links(node), tuple(notes)
+
+
+def _measured_links(node: Node) -> Measurement | None:
+    """Return the links that `cluster discover --probe` has measured; None without them."""
+    found = Measurement(
+        link=1 / node.link_beta if node.link_beta else None,
+        latency=node.link_alpha,
+        network=1 / node.network_beta if node.network_beta else None,
+        latency_network=node.network_alpha,
+    )
+    return found if found != Measurement() else None

@@ -57,9 +57,10 @@ def parse_partitions(text: str) -> list[ListedPartition]:
     found: dict[str, ListedPartition] = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
-        if len(fields) < 5 or not fields[1].isdigit() or not fields[2].isdigit():
+        if len(fields) < 5 or not fields[1].isdigit() or not fields[2].rstrip("+").isdigit():
             continue
         name, nodes, cpus, time, sizes, default_time, mem, gres, *_ = (*fields, "", "", "")
+        cpus, mem = cpus.rstrip("+"), mem.rstrip("+")  # of nodes that differ
         most = sizes.rpartition("-")[2]
         kind = NodeKind(int(nodes), int(cpus), int(mem) if mem.isdigit() else None, *_parse_gpus(gres))
         partition = ListedPartition(

@@ -7,6 +7,9 @@ from msgspec import Meta, Struct, field, structs
 from hpc_kit.spec.job import Value
 from hpc_kit.spec.resources import Count, Minutes, Number, Resources, Size
 
+Seconds = Annotated[float, Meta(ge=0, lt=1)]
+"""A measured time that is shorter than a second."""
+
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Resources of one node. None means unknown, so that nothing is checked."""
@@ -19,11 +22,19 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         None
     )
     fabric: Annotated[
-        Literal["infiniband", "efa", "omnipath", "ethernet"] | None,
+        Literal["infiniband", "efa", "omnipath", "slingshot", "ethernet"] | None,
         Meta(description="Kind of network between nodes (plan's default: infiniband for GPUs, ethernet for CPUs)"),
     ] = None
     interfaces: Annotated[tuple[str, ...], Meta(description="Network interfaces of a node that are up")] = ()
     nvlinks: Annotated[Number | None, Meta(description="NVLinks between two GPUs of a node")] = None
+    link_alpha: Annotated[
+        Seconds | None, Meta(description="alpha of an all-reduce in a node: seconds of one pass without data")
+    ] = None
+    link_beta: Annotated[Seconds | None, Meta(description="beta of it: seconds for a byte past each rank")] = None
+    network_alpha: Annotated[
+        Seconds | None, Meta(description="alpha of an all-reduce between two nodes with one rank each, in seconds")
+    ] = None
+    network_beta: Annotated[Seconds | None, Meta(description="beta of it: seconds for a byte past each rank")] = None
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -30,7 +30,7 @@ class Fact(NamedTuple):
     """One value of a cluster file: its key, such as `("node", "cpus")`, and the command that printed the value."""
 
     key: tuple[str, ...]
-    value: str | int | bool | list[str]
+    value: str | float | bool | list[str]
     source: str
 
     @property
@@ -45,6 +45,14 @@ class Discovery(NamedTuple):
     cluster: str | None
     facts: tuple[Fact, ...]
     gaps: tuple[str, ...]
+
+    def node_counts(self, partition: str | None) -> tuple[int, int]:
+        """Return the GPUs of a node and the number of nodes of a partition; None: of the default one."""
+        table = {fact.key: fact.value for fact in self.facts}
+        defaults = (key[1] for key in table if key[0] == "partition" and key[2] == "default")
+        name = partition or next(defaults, "")
+        gpus = table.get(("partition", name, "gpus"), table.get(("node", "gpus"), 0))
+        return int(str(gpus)), int(str(table.get(("partition", name, "nodes"), 1)))
 
 
 def discover_cluster(client: SlurmClient) -> Discovery:
@@ -179,7 +187,8 @@ def _usual_node(found: Sequence[ListedPartition]) -> dict[str, str | int]:
 def _node_keys(partition: ListedPartition) -> dict[str, str | int]:
     """Return the largest number of each resource that a node of a partition has."""
     keys: dict[str, str | int] = {}
-    kinds = partition.kinds
+    # sinfo lists a partition without nodes as one of 0 nodes with 0 CPUs.
+    kinds = [kind for kind in partition.kinds if kind.nodes and kind.cpus]
     if kinds:
         keys["cpus"] = max(kind.cpus for kind in kinds)
     if memories := [kind.mem for kind in kinds if kind.mem and kind.mem > 1]:  # Slurm's default is 1 MiB

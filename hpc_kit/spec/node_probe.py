@@ -14,7 +14,12 @@ from hpc_kit.spec.discovery import Fact
 SECONDS = 600.0
 """Longest wait for the job, with its time in the queue."""
 
+PROBE_ARGV = ("srun", "--time=5", "--job-name=hpc-kit-probe")
+
 SOURCE = "srun, on a node"
+
+_FABRICS = {"hfi1": "omnipath", "efa": "efa"}
+"""Fabrics whose ports have the driver interface of InfiniBand."""
 
 PROGRAM = r"""
 import glob, json, os, re, subprocess
@@ -26,22 +31,26 @@ def read(path):
     except OSError:
         return ""
 
-interfaces = {}
+interfaces, slingshot = {}, False
 for path in glob.glob("/sys/class/net/*"):
     if read(path + "/operstate") == "up":
-        speed = read(path + "/speed")
+        # Bridges, containers and bonds have no card of their own.
+        speed = read(path + "/speed") if os.path.exists(path + "/device") else ""
         interfaces[os.path.basename(path)] = int(speed) if speed.isdigit() else None
+        slingshot |= os.path.basename(os.path.realpath(path + "/device/driver")).startswith("cxi")
 ports = []
 for path in glob.glob("/sys/class/infiniband/*/ports/*"):
     if "ACTIVE" in read(path + "/state"):
         rate = re.match(r"\d+", read(path + "/rate"))
-        ports.append([read(path + "/link_layer"), int(rate[0]) if rate else 0])
+        driver = os.path.basename(os.path.realpath(path + "/../../device/driver"))
+        ports.append([driver, read(path + "/link_layer"), int(rate[0]) if rate else 0])
 try:
     topology = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60).stdout
 except (OSError, subprocess.TimeoutExpired):
     topology = ""
 nvlinks = [int(count) for count in re.findall(r"\bNV(\d+)\b", topology)]
-print(json.dumps({"interfaces": interfaces, "ports": ports, "nvlinks": max(nvlinks, default=0)}))
+found = {"interfaces": interfaces, "slingshot": slingshot, "ports": ports, "nvlinks": max(nvlinks, default=0)}
+print(json.dumps(found))
 """
 """Runs with any Python 3 of the node. A card without InfiniBand's driver, such as Slingshot's, is an interface."""
 
@@ -53,19 +62,9 @@ def probe_node(client: SlurmClient, options: Sequence[str]) -> tuple[Fact, ...]:
     """
     # The interpreter of a login node may not exist on the nodes of a cluster.
     python = sys.executable if client.embedded else "python3"
-    argv = [
-        "srun",
-        "--nodes=1",
-        "--ntasks=1",
-        "--time=5",
-        "--job-name=hpc-kit-probe",
-        *options,
-        python,
-        "-I",
-        "-c",
-        PROGRAM,
-    ]
-    answer = client.run(argv, timeout=SECONDS)
+    answer = client.run(
+        [*PROBE_ARGV, "--nodes=1", "--ntasks=1", *options, python, "-I", "-c", PROGRAM], timeout=SECONDS
+    )
     lines = answer.stdout.strip().splitlines()
     try:
         # Prologs of sites print lines before it.
@@ -86,13 +85,18 @@ def _facts(found: dict[str, Any]) -> Iterator[Fact]:
     if interfaces:
         yield Fact(("node", "interfaces"), sorted(interfaces), SOURCE)
     # NCCL prefers ports with the driver of InfiniBand, also RoCE, to all other cards.
-    ports = [(layer, rate) for layer, rate in found["ports"] if rate]
-    if ports:
-        infiniband = any(layer == "InfiniBand" for layer, _ in ports)
-        yield Fact(("node", "network"), sum(rate for _, rate in ports), SOURCE)
-        yield Fact(("node", "fabric"), "infiniband" if infiniband else "ethernet", SOURCE)
-    elif fastest := max((speed or 0 for speed in interfaces.values()), default=0) // 1000:
-        yield Fact(("node", "network"), fastest, SOURCE)
-        yield Fact(("node", "fabric"), "ethernet", SOURCE)
+    rates: dict[str, int] = {}
+    for driver, layer, rate in found["ports"]:
+        fabric = _FABRICS.get(driver) or ("infiniband" if layer == "InfiniBand" else "ethernet")
+        rates[fabric] = rates.get(fabric, 0) + rate
+    # Nodes with InfiniBand often have a port of Ethernet, too, for their administration.
+    usual = "slingshot" if found["slingshot"] else "ethernet"
+    fabric = next((each for each in ("infiniband", "omnipath", "efa", "ethernet") if rates.get(each)), usual)
+    speeds = [speed or 0 for speed in interfaces.values()]
+    # Slingshot's cards are four interfaces of the same speed; a slower one is for the administration.
+    total = rates.get(fabric, 0) or sum(speed for speed in speeds if speed == max(speeds)) // 1000
+    if total:
+        yield Fact(("node", "network"), total, SOURCE)
+        yield Fact(("node", "fabric"), fabric, SOURCE)
     if found["nvlinks"]:
         yield Fact(("node", "nvlinks"), found["nvlinks"], SOURCE)

@@ -37,16 +37,24 @@ _RANK_TEST = r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NO
 
 
 def find_syntax_error(text: str) -> str:
-    """Return bash's message about a script that it cannot read; empty for a valid one."""
+    """Return bash's message about a script that it cannot read; empty for a valid one.
+
+    A here-document without end is an error, too: it takes the rest of the script.
+    """
+    import os
     import subprocess  # few jobs have a `setup`
 
     # A line of `setup` may set extglob, which `bash -n` does not run.
     argv = ["bash", "-O", "extglob", "-n"]
     try:
-        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
+        environ = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(
+            argv, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False, env=environ
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+    message = done.stderr.decode(errors="replace").strip()
+    return message if done.returncode or "here-document" in message else ""
 
 
 def check_setup(of_cluster: Sequence[str], of_job: Sequence[str]) -> None:
@@ -64,7 +72,7 @@ def check_setup(of_cluster: Sequence[str], of_job: Sequence[str]) -> None:
     raise SpecError(
         f"the lines of `setup` in {place} are not valid bash",
         found=re.sub(r"^bash: line (\d+):", r"line \1 of setup:", message, flags=re.MULTILINE),
-        remedy="close every quote, bracket and `if` in the list `setup`",
+        remedy="close every quote, bracket, `if` and here-document in the list `setup`",
     )
 
 

@@ -89,6 +89,18 @@ def test_an_environment_without_torch(bare: dict[str, str], monkeypatch: pytest.
     assert part(bare, "torch").remedy == "pip install torch"
 
 
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs", "mpirun (Open MPI) 4.1.4"),
+        ("HYDRA build details:\n    Version:              4.0.2\n    CC: gcc", "Hydra (MPICH) 4.0.2"),
+    ],
+)
+def test_mpirun_names_its_mpi(bare: dict[str, str], answer: str, found: str) -> None:
+    add(bare, "mpirun", answer)
+    assert part(bare, "mpirun").found == found
+
+
 def test_a_driver_that_fails_is_broken(bare: dict[str, str]) -> None:
     add(bare, "nvidia-smi", "NVIDIA-SMI has failed", status=9)
     assert part(bare, "gpus").state == "broken"

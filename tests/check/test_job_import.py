@@ -284,11 +284,65 @@ def test_what_a_job_file_has_no_place_for_is_named(body: str, note: str, project
         ("--ndoes=2", "Slurm refuses this directive"),
         ("--ntasks=8", "Slurm would choose the number of nodes"),
         ("--nodes=2-4", "Slurm would choose the number of nodes"),
-        ("--job-name='a/b'", "cannot be the folder of runs"),
+        ("--job-name='a/b'", "a folder of runs has letters, digits"),
     ],
 )
 def test_directives_without_a_key_are_named(directive: str, note: str, project: Path) -> None:
     assert note in notes_of(imported("x", f"#!/bin/bash\n#SBATCH {directive}\nsrun ./a.out\n"))
+
+
+LUMI = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+SIF=/images/rocm.sif
+srun singularity exec -B /scratch $SIF bash -c 'export RANK=$SLURM_PROCID; $WITH_CONDA; python -u train.py --epochs 9'
+"""
+
+
+def test_the_code_of_a_shell_in_each_task_stays_whole(project: Path) -> None:
+    result = imported("x", LUMI)
+    code = "export RANK=$SLURM_PROCID; $WITH_CONDA; python -u train.py --epochs 9"
+    start = "exec singularity exec -B /scratch /images/rocm.sif bash -c"
+    assert result.job.command == ("bash", "-c", f"{start} '{code}'")
+    assert result.job.launch.bootstrap
+    job = imported("x", '#!/bin/bash\nsrun bash -c "\n  source env.sh\n  python t.py $ARGS\n"\n').job
+    assert job.command == ("bash", "-c", 'exec bash -c "\n  source env.sh\n  python t.py $ARGS\n"')
+    # Without other commands than those of the rendezvous, the program alone is the command.
+    job = imported("x", "#!/bin/bash\nsrun bash -c 'export RANK=$SLURM_PROCID; python t.py'\n").job
+    assert job.command == ("python", "t.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("srun bash -c 'source env.sh && torchrun t.py'", "2: left out, although each task ran it: source env.sh"),
+        ("srun apptainer exec i.sif bash -c 'torchrun t.py'", "ran it: apptainer, around bash -c"),
+        ("srun python t.py > out.txt 2>&1", "2: the output went to out.txt"),
+        ("srun ray start --head --block &\npython t.py", "2: a Ray cluster: set template = 'ray'"),
+    ],
+)
+def test_what_a_launch_line_loses_is_named(line: str, note: str, project: Path) -> None:
+    assert note in notes_of(imported("x", f"#!/bin/bash\n{line}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("a: 1\nb:\n  - c\n", "1: sbatch refuses the script: its first line names no interpreter"),
+        ("#!/bin/zsh\nsetopt extended_glob\nfor f (*.txt) echo $f\n", "None: not read: the text from line 3 on"),
+        ("#!/bin/bash\ncat > job.sh <<EOF\nsrun a.out\nEOF\n", "None: no program was found"),
+        (
+            "#!/bin/tcsh\nsetenv A 4\nsrun python t.py\n",
+            "1: the script is for tcsh: its commands were read as those of",
+        ),
+        ("#!/usr/bin/fish\nset -x A 3\nsrun python t.py\n", "1: the script is for fish: only its directives"),
+    ],
+)
+def test_a_program_that_was_not_read_is_not_guessed(text: str, note: str, project: Path) -> None:
+    result = imported("x", text)
+    assert result.job.command == (("python", "t.py") if "tcsh" in text else ())
+    assert note in notes_of(result)
 
 
 @pytest.mark.parametrize(

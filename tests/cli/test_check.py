@@ -136,6 +136,15 @@ def test_a_script_that_fits_its_partition_has_no_faults(kit: Kit, project: Path)
     assert "no fault found" in done.stdout
 
 
+def test_a_script_is_compared_with_the_cluster_of_the_project(kit: Kit, project: Path) -> None:
+    (project / "env").mkdir(exist_ok=True)
+    (project / "env/default.toml").write_text(CLUSTER_FILE)
+    (project / "a.sbatch").write_text("#!/bin/bash\n#SBATCH -p gpu -N 9 --mem=8G\nsrun hostname\n")
+    assert "9 nodes; the partition has 8" in kit("check", "a.sbatch").stdout
+    # The embedded Slurm also runs scripts of other clusters.
+    assert "partition has" not in kit("check", "a.sbatch", HPC_KIT_CLUSTER="local").stdout
+
+
 def test_one_host_may_use_its_loopback_interface(kit: Kit, project: Path) -> None:
     (project / "env").mkdir(exist_ok=True)
     for slurm in ("embedded", "system"):

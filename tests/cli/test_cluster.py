@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Kit
 
@@ -34,8 +37,38 @@ def test_a_second_run_shows_the_changes(kit: Kit, project: Path) -> None:
     assert "same" in kit("cluster", "discover", "--write", "env/mine.toml").stdout
 
 
-def test_without_write_nothing_is_written(kit: Kit, project: Path) -> None:
-    assert "# sinfo" in kit("cluster", "discover").stdout
+def test_the_file_has_the_name_of_the_cluster(kit: Kit, project: Path) -> None:
+    assert "written env/embedded.toml" in kit("cluster", "discover").stdout
+    assert kit("render", "ddp_4node", "--cluster", "embedded").returncode == 0
+
+
+def test_another_file_than_toml_is_refused(kit: Kit, project: Path) -> None:
+    done = kit("cluster", "discover", "--write", "env/mine.json")
+    assert done.returncode == 2
+    assert "env/mine.toml" in done.stderr
+
+
+def test_a_probe_that_is_refused_leaves_the_values_of_the_login_node(kit: Kit, project: Path) -> None:
+    done = kit("cluster", "discover", "--write", "env/mine.toml", "--probe", "--srun=--nodes=many")
+    assert done.returncode == 1
+    assert "the probe did not run on a node" in done.stderr
+    assert "max_array_size = 1001" in (project / "env" / "mine.toml").read_text()
+
+
+@pytest.mark.slow
+def test_the_probe_measures_the_links_and_plan_uses_them(kit: Kit, project: Path) -> None:
+    done = kit("cluster", "discover", "--write", "env/mine.toml", "--probe")
+    assert done.returncode == 0, done.stderr
+    node = tomllib.loads((project / "env" / "mine.toml").read_text())["node"]
+    for name in ("link", "network"):
+        assert 1e-6 < node[f"{name}_alpha"] < 0.1
+        assert 1e-12 < node[f"{name}_beta"] < 1e-6
+    plan = kit("plan", "--model", "layers=2,hidden=64,heads=4", "--cluster", "mine", "--nodes", "2", "--seq-len", "128")
+    assert "links as measured by cluster discover --probe" in plan.stdout, plan.stderr
+
+
+def test_without_a_file_nothing_is_written(kit: Kit, project: Path) -> None:
+    assert "# sinfo" in kit("cluster", "discover", "--write", "-").stdout
     facts = json.loads(kit("cluster", "discover", "--json").stdout)["facts"]
     assert {"key": "max_array_size", "value": 1001, "source": "scontrol show config"} in facts
     assert list((project / "env").iterdir()) == []

@@ -68,6 +68,7 @@ def test_a_page_is_found_by_the_code_of_a_rule_several_words_and_its_title(kit: 
         (["render", "ok", "--set", "command="], "wrong value for command", 'command = ["python", "train.py"]'),
         (["cluster"], "Write cluster files", "cluster discover"),
         (["render", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
+        (["render", "open"], "`setup` in the job file are not valid bash", "here-document"),
         (["check", "bad"], "`setup` in the job file are not valid bash", "line 3 of setup"),
     ],
 )
@@ -75,6 +76,7 @@ def test_the_remedy_of_a_wrong_word_helps(kit: Kit, project: Path, words: list[s
     (project / "nb.ipynb").write_text("{}")
     (project / "jobs" / "ok.toml").write_text('command = ["true"]\n')
     (project / "jobs" / "bad.toml").write_text('command = ["true"]\nsetup = ["true", "if true"]\n')
+    (project / "jobs" / "open.toml").write_text('command = ["true"]\nsetup = ["cat <<EOF", "text"]\n')
     done = kit(*words)
     assert done.returncode in {1, 2}
     assert what in done.stderr

@@ -81,3 +81,24 @@ def test_a_job_that_needs_a_change_is_named(kit: Kit, project: Path) -> None:
     assert done.returncode == 1
     assert "before it can be rendered: the number of nodes for 8 tasks is missing" in " ".join(done.stderr.split())
     assert kit("import", "missing.sbatch").returncode == 2
+
+
+def test_equal_notes_are_one_note(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text("#!/bin/bash\n" + "#SBATCH --nodes=2\n" * 20 + "srun python t.py\n")
+    done = kit("import", "old.sbatch", COLUMNS="200")
+    assert done.returncode == 0
+    assert done.stdout.count("replaces") == done.stderr.count("replaces") == 1
+    assert "old.sbatch:2: an option that a later line replaces" in done.stderr
+    assert "(also 18 later lines)" in done.stderr
+
+
+def test_a_byte_order_mark_hides_no_directive(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=3\nsrun ./a.out\n", encoding="utf-8-sig")
+    assert "nodes = 3" in kit("import", "old.sbatch").stdout
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\0\0", "#!/bin/bash\n".encode("utf-16")])
+def test_a_file_with_nul_bytes_is_no_script(content: bytes, kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_bytes(content)
+    done = kit("import", "old.sbatch")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: 'old.sbatch' is no text")

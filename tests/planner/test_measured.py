@@ -255,6 +255,24 @@ def test_what_a_job_trains() -> None:
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)
 
 
+def test_the_links_of_a_cluster_file_replace_those_of_the_data_sheet(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    links = "link_alpha = 1e-5\nlink_beta = 4e-12\nnetwork_alpha = 3e-5\nnetwork_beta = 1e-10\n"
+    (tmp_path / "env/mine.toml").write_text(f'[node]\ngpus = 8\ngpu = "h100"\n{links}')
+    machine, fitted, notes = structs.astuple(resolve_target("mine", tmp_path, framework="torch"))
+    assert (machine.gpu.link, fitted.link, fitted.latency) == (pytest.approx(2.5e11), 1.0, 1e-5)
+    assert (machine.network, fitted.network) == (pytest.approx(1e10), 1.0)
+    assert fitted.latency_network == pytest.approx(2e-5)
+    assert [note for note in notes if "network a GPU are assumed" in note] == []
+    # The user's own numbers, and those of a calibration, have priority.
+    own = resolve_target("mine", tmp_path, framework="torch", network=800)
+    assert own.machine.network == 1e11
+    calibration.add_measurement(tmp_path / "env/mine.measured.json", calibration.Measurement(network=5e9))
+    assert resolve_target("mine", tmp_path, framework="torch").machine.network == 5e9
+    (tmp_path / "env/mine.measured.json").unlink()
+    assert resolve_target("mine", tmp_path, framework="torch", gpu="a100-80g").machine.gpu.link == 3e11
+
+
 @pytest.mark.parametrize(
     ("table", "fabric"), [("gpus = 0\ncpus = 8", "ethernet"), ('gpus = 8\ngpu = "h100"', "infiniband")]
 )

@@ -138,6 +138,28 @@ def test_each_command_gives_its_facts(site: Site) -> None:
     assert sources["mpi"] == "srun --mpi=list"
 
 
+def test_a_partition_without_nodes_has_no_nodes_to_describe(site: Site, project: Path) -> None:
+    odd = "idle|0|0|infinite|1-infinite|n/a|0|(null)\nparts|4|32+|infinite|1-4|n/a|64000+|gpu:l40s:4,shard:l40s:16\n"
+    site.set("sinfo", **{"--version": "slurm 23.11.4\n", "": SINFO + odd})
+    found = site.discover()
+    assert {key: value for key, value in values(found).items() if "idle" in key or "parts" in key} == {
+        "partition.parts.nodes": 4,
+        "partition.parts.cpus": 32,
+        "partition.parts.mem": "64000M",
+        "partition.parts.gpus": 4,
+        "partition.parts.gpu": "l40s",
+        "partition.parts.max_nodes": 4,
+    }
+    write(project / "env" / "alpine.toml", found)
+    assert load_cluster("alpine").for_partition("parts").node.cpus == 32
+
+
+def test_the_nodes_of_a_partition_are_counted(site: Site) -> None:
+    found = site.discover()
+    assert found.node_counts(None) == (0, 100)
+    assert found.node_counts("gpu") == (8, 10)
+
+
 def test_the_mpi_list_of_old_releases_is_on_stderr(site: Site) -> None:
     text = "echo 'srun: MPI types are...' >&2; echo 'srun: none' >&2; echo 'srun: pmix_v3' >&2"
     (site.bin / "srun").write_text(f"#!/bin/bash\n{text}\n")

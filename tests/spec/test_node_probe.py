@@ -28,13 +28,17 @@ def client(answer: object, status: int = 0, seen: list[Sequence[str]] | None = N
     return SlurmClient({"PATH": "/usr/bin:/bin"}, embedded=False, runner=run)
 
 
+def found(**values: object) -> dict[str, object]:
+    return {"interfaces": {}, "slingshot": False, "ports": [], "nvlinks": 0, **values}
+
+
 def values(answer: object) -> dict[str, object]:
     return {fact.name: fact.value for fact in probe_node(client(answer), [])}
 
 
 def test_infiniband_cards_are_added_up() -> None:
-    ports = [["InfiniBand", 200], ["InfiniBand", 200], ["Ethernet", 25]]
-    assert values({"interfaces": {"lo": None, "ib0": 200000, "eth0": 25000}, "ports": ports[:2], "nvlinks": 12}) == {
+    ports = [["mlx5_core", "InfiniBand", 200], ["mlx5_core", "InfiniBand", 200], ["mlx5_core", "Ethernet", 25]]
+    assert values(found(interfaces={"lo": None, "ib0": 200000, "eth0": 25000}, ports=ports, nvlinks=12)) == {
         "node.interfaces": ["eth0", "ib0"],
         "node.network": 400,
         "node.fabric": "infiniband",
@@ -43,20 +47,35 @@ def test_infiniband_cards_are_added_up() -> None:
 
 
 def test_without_infiniband_the_fastest_interface_counts() -> None:
-    assert values({"interfaces": {"lo": None, "eth0": 1000, "hsn0": 200000}, "ports": [], "nvlinks": 0}) == {
-        "node.interfaces": ["eth0", "hsn0"],
-        "node.network": 200,
+    assert values(found(interfaces={"lo": None, "eth0": 1000, "eth1": 100000})) == {
+        "node.interfaces": ["eth0", "eth1"],
+        "node.network": 100,
         "node.fabric": "ethernet",
     }
 
 
+def test_the_cards_of_slingshot_are_added_up() -> None:
+    cards = {f"hsn{number}": 200000 for number in range(4)}
+    probed = values(found(interfaces={"nmn0": 1000, **cards}, slingshot=True))
+    assert (probed["node.network"], probed["node.fabric"]) == (800, "slingshot")
+
+
+@pytest.mark.parametrize(
+    ("driver", "layer", "fabric"),
+    [("hfi1", "InfiniBand", "omnipath"), ("efa", "Unspecified", "efa"), ("mlx5_core", "Ethernet", "ethernet")],
+)
+def test_the_driver_of_a_port_names_its_fabric(driver: str, layer: str, fabric: str) -> None:
+    probed = values(found(interfaces={"eth0": 25000}, ports=[[driver, layer, 100]]))
+    assert (probed["node.network"], probed["node.fabric"]) == (100, fabric)
+
+
 def test_a_node_that_tells_no_speed_adds_its_interfaces_only() -> None:
-    assert values({"interfaces": {"eth0": None}, "ports": [], "nvlinks": 0}) == {"node.interfaces": ["eth0"]}
+    assert values(found(interfaces={"eth0": None})) == {"node.interfaces": ["eth0"]}
 
 
 def test_the_options_reach_srun() -> None:
     seen: list[Sequence[str]] = []
-    probe_node(client({"interfaces": {}, "ports": [], "nvlinks": 0}, seen=seen), ["--account=physics"])
+    probe_node(client(found(), seen=seen), ["--account=physics"])
     assert "--account=physics" in seen[0]
 
 
@@ -69,4 +88,4 @@ def test_a_job_that_did_not_run_is_an_error(answer: str, status: int) -> None:
 
 def test_the_program_runs_on_this_machine() -> None:
     done = subprocess.run([sys.executable, "-I", "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
-    assert set(json.loads(done.stdout)) == {"interfaces", "ports", "nvlinks"}
+    assert set(json.loads(done.stdout)) == set(found())
