@@ -38,7 +38,11 @@ MPIRUN_WORDS = tuple(sorted(MPIRUN))
 
 CONTAINER_VALUED = frozenset({
     "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",
-    "--scratch", "--mount", "--network", "--security", "--app", "--fusemount", "--hostname",
+    "--scratch", "--mount", "--network", "--security", "--app", "--fusemount", "--hostname", "--add-caps",
+    "--apply-cgroups", "--arch", "--authfile", "--blkio-weight", "--blkio-weight-device", "--cdi-dirs", "--containlibs",
+    "--cpu-shares", "--cpus", "--cpuset-cpus", "--cpuset-mems", "--data", "--device", "--dns", "--docker-host",
+    "--drop-caps", "--memory", "--memory-reservation", "--memory-swap", "--netns-path", "--network-args", "--no-mount",
+    "--pem-path", "--pids-limit", "--platform",
 })  # fmt: skip
 """Options of apptainer with a value."""
 

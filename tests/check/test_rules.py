@@ -2350,6 +2350,544 @@ BAD += [
         E,
         "mounted read-only",
     ),
+    Bad(
+        "KIT129",
+        HEAD + "M=a\nMODEL=b\npython t.py --out r/$MODEL_fold\n",
+        4,
+        W,
+        "nothing sets $MODEL_fold: the name of",
+    ),
+    Bad(
+        "KIT129",
+        HEAD + "for seed in 1 2; do python t.py --seed $seed > log_$seed_x.txt; done\n",
+        2,
+        W,
+        "nothing sets $seed_x: the name of",
+    ),
+    Bad(
+        "KIT129", HEAD + "MODEL=x\nSEED=1\npython t.py --out $MODEL_$SEED\n", 4, W, "nothing sets $MODEL_: the name of"
+    ),
+    Bad(
+        "KIT129",
+        HEAD + "python t.py --out out_$SLURM_JOB_ID_best --d $USER_run\n",
+        2,
+        W,
+        "nothing sets $SLURM_JOB_ID_best: the name of",
+    ),
+    Bad("KIT129", HEAD + 'RUN=a\npython t.py --out "$RUN_01/x"\n', 3, W, "nothing sets $RUN_01: the name of"),
+    Bad("KIT135", HEAD + "export PATH=PATH:/opt/bin\nsrun python t.py\n", 2, E, "PATH is a name here, and"),
+    Bad("KIT135", HEAD + 'PATH="$HOME/bin:{PATH}"\npython t.py\n', 2, E, "{PATH} is a name here, and"),
+    Bad("KIT135", HEAD + "export PATH='/opt/bin:$PATH'\npython t.py\n", 2, E, "$PATH is a name here, and"),
+    Bad(
+        "KIT135",
+        HEAD + "export LD_LIBRARY_PATH=/opt/lib:LD_LIBRARY_PATH\npython t.py\n",
+        2,
+        W,
+        "LD_LIBRARY_PATH is a name here, and",
+    ),
+    Bad("KIT135", HEAD + "PYTHONPATH=$PWD:PYTHONPATH python t.py\n", 2, W, "PYTHONPATH is a name here, and"),
+    Bad(
+        "KIT135",
+        HEAD + "export PYTHONPATH=/s${PYTHONPATH:+:PYTHONPATH}\npython t.py\n",
+        2,
+        W,
+        "PYTHONPATH is a name here, and",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\nO=o\npython t.py $SLURM_ARRAY_TASK_ID > $O/t_%a.txt\n",
+        4,
+        E,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\npython t.py $SLURM_ARRAY_TASK_ID 2>&1 | tee log_%A_%a.txt\n",
+        3,
+        E,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + '#SBATCH -a 0-3\nL=log_%a.out\npython t.py $SLURM_ARRAY_TASK_ID > "$L" 2>&1\n',
+        4,
+        E,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\n{ date; python t.py $SLURM_ARRAY_TASK_ID; } >> out_%a.log\n",
+        3,
+        W,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\npython t.py $SLURM_ARRAY_TASK_ID --out res/%a.json\n",
+        3,
+        W,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\nexec > run_%A_%a.log 2>&1\npython t.py $SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport GLOO_SOCKET_IFNAME=^lo\nsrun python t.py --backend gloo\n",
+        3,
+        E,
+        "the ^ is NCCL's own: Gloo",
+    ),
+    Bad(
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport GLOO_SOCKET_IFNAME=^docker0,lo\nsrun python t.py\n",
+        3,
+        W,
+        "the ^ is NCCL's own: Gloo",
+    ),
+    Bad(
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport NCCL_SOCKET_IFNAME=^lo\n"
+        "export GLOO_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME\nsrun python t.py\n",
+        3,
+        W,
+        "the ^ is NCCL's own: Gloo",
+    ),
+    Bad(
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport GLOO_SOCKET_IFNAME==ib0\nsrun python t.py\n",
+        3,
+        W,
+        "the = is NCCL's own: Gloo",
+    ),
+    Bad(
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport TP_SOCKET_IFNAME=^lo\nsrun python t.py\n",
+        3,
+        W,
+        "the ^ is NCCL's own: Gloo",
+    ),
+    Bad(
+        "KIT421",
+        HEAD + "python t.py &\nwhile true; do date; sleep 9; done &\nP=$!\nwait $P\n",
+        4,
+        E,
+        "$! is the process of the",
+    ),
+    Bad(
+        "KIT421",
+        HEAD + 'w() { while true; do date; sleep 9; done; }\npython t.py &\nw > g.csv &\nP=$!\nwait "$P"\n',
+        5,
+        E,
+        "$! is the process of the",
+    ),
+    Bad(
+        "KIT421",
+        HEAD + "python t.py &\nnvidia-smi -l 5 > g.csv &\nwait $!\n",
+        4,
+        E,
+        "this waits for nvidia-smi in line",
+    ),
+    Bad(
+        "KIT421",
+        HEAD + "python t.py &\nnvidia-smi dmon > g.csv &\nPID=${!}\necho $PID\nwait $PID\n",
+        4,
+        E,
+        "$! is the process of nvidia-smi",
+    ),
+    Bad(
+        "KIT421",
+        HEAD + "torchrun t.py &\ntensorboard --logdir x &\nTB=$!\nsleep 3\nwait $TB\n",
+        4,
+        E,
+        "$! is the process of tensorboard",
+    ),
+    Bad("KIT513", HEAD + "apptainer exec i.sif --nv python t.py\n", 2, E, "--nv stands behind the image: the"),
+    Bad(
+        "KIT513",
+        HEAD + 'S=/c/i.sif\nsrun singularity exec "$S" --bind /d:/d python t.py\n',
+        3,
+        E,
+        "--bind stands behind the image: the",
+    ),
+    Bad("KIT513", HEAD + "O=--nv\napptainer exec $SIF $O python t.py\n", 2, E, "--nv stands behind the image: the"),
+    Bad(
+        "KIT513",
+        HEAD + "apptainer exec --bind /d $HOME/i.sif -B /e python t.py\n",
+        2,
+        E,
+        "-B stands behind the image: the",
+    ),
+    Bad(
+        "KIT513",
+        HEAD + "singularity run docker://nvcr.io/nvidia/pytorch:24.01-py3 --nv python t.py\n",
+        2,
+        W,
+        "--nv stands behind the image, whose",
+    ),
+    Bad(
+        "KIT513",
+        HEAD + "apptainer exec \\\n  $IMAGE \\\n  --nv --pwd /w python t.py\n",
+        4,
+        E,
+        "--nv stands behind the image: the",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install ftfy\nsrun --container-image=a.sqsh python t.py\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "I=/x/a.sqsh\n"
+        "srun -n1 --container-image=$I --container-mounts=/d:/d python -m pip install -r r.txt\n"
+        'srun --container-image="$I" python t.py\n',
+        3,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh bash -c 'cd /w && pip install a && pip install b'\n"
+        "srun --container-image=a.sqsh bash -c 'cd /w && torchrun t.py'\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh apt-get -y install libgl1\n"
+        "srun --container-image=a.sqsh --container-name=x python t.py\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT514",
+        HEAD + "srun --container-image $IMG --container-writable pip3 install -q a\n"
+        "srun --container-image $IMG python -m m.train\n",
+        2,
+        W,
+        "the packages are lost when this",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+        5,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-8\nN=8\ni=0\nfor f in d/*; do\n"
+        "  [ $((i % N)) -ne $SLURM_ARRAY_TASK_ID ] && continue\n  python t.py $f\ndone\n",
+        6,
+        E,
+        "no index of --array=1-8 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\n"
+        "awk -v n=4 -v id=\"$SLURM_ARRAY_TASK_ID\" 'NR % n == id' all.txt > l.$SLURM_ARRAY_TASK_ID\n"
+        "python t.py l.$SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "no index of --array=1-4 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-9\nsplit -n l/$SLURM_ARRAY_TASK_ID/10 all.txt > l.$SLURM_ARRAY_TASK_ID\n"
+        "python t.py l.$SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "no index of --array=0-9 takes chunk",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\nF=(d/*)\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i < ${#F[@]}; i += SLURM_ARRAY_TASK_COUNT)); do python t.py ${F[$i]}; done\n",
+        4,
+        W,
+        "no index of --array=1-4 takes item",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-14\ni=0\nfor f in d/*; do\n"
+        "  (( i++ % 16 == ${SLURM_ARRAY_TASK_ID:-0} )) || continue\n  python t.py $f\ndone\n",
+        5,
+        W,
+        "no index of --array=0-14 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-7\nfor f in d/*; do\n  ((i++))\n"
+        "  if ((i % SLURM_ARRAY_TASK_MAX == SLURM_ARRAY_TASK_ID)); then python t.py $f; fi\ndone\n",
+        5,
+        W,
+        "index 7 takes no remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\n"
+        'python -c "import sys; print(*sys.stdin.read().split()[$SLURM_ARRAY_TASK_ID::4])" < l > m\npython t.py m\n',
+        3,
+        W,
+        "no index of --array=1-4 takes item",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nC=25\nS=$(( SLURM_ARRAY_TASK_ID * C ))\nE=$((S + C))\npython t.py $S $E\n",
+        4,
+        E,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nSTART=$((SLURM_ARRAY_TASK_ID * SLURM_ARRAY_TASK_STEP))\npython t.py $START\n",
+        3,
+        E,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\npython t.py --start-idx $((SLURM_ARRAY_TASK_ID * 25)) --n 25\n",
+        3,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD
+        + "#SBATCH -a 0-475:25\n((first = SLURM_ARRAY_TASK_ID * 25))\nlast=$((first + 24))\npython t.py $first $last\n",
+        3,
+        E,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 1-476:25\nID=$SLURM_ARRAY_TASK_ID\nOFFSET=$(((ID - 1) * 25))\npython t.py $OFFSET\n",
+        4,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID $SLURM_SUBMIT_DIR/train.sh\nfi\npython t.py --resume auto\n",
+        5,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=${N:-0}\n((N++))\n"
+        '[ $N -lt 5 ] && sbatch --dependency=afterany:$SLURM_JOB_ID "$0"\npython t.py --resume auto\n',
+        4,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=${1:-0}\nNEXT=$((N + 1))\n"
+        "if [ $NEXT -le 9 ]; then sbatch --dependency=afterany:$SLURM_JOB_ID -J t$NEXT train.sh; fi\n"
+        "python t.py --resume auto\n",
+        4,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + "#SBATCH -J train\nCOUNT=${COUNT:-1}\npython t.py --resume auto\nCOUNT=$(expr $COUNT + 1)\n"
+        "if [ $COUNT -lt 4 ]; then sbatch train.sh; fi\n",
+        5,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT417",
+        HEAD + '#SBATCH -J train\nI="${I:-0}"\nlet I++\nif [[ $I -lt 3 ]]; then\n  echo "job $I"\n'
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+        4,
+        W,
+        "the next job does not get",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "for p in 0 1 2; do tar -xf a$p.tar -C $D/train & done\ntorchrun --nproc-per-node=4 t.py --data $D\n",
+        4,
+        E,
+        "nothing waits for this tar: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ncp m.bin $D/m.bin &\npython t.py --model $D/m.bin\n",
+        4,
+        E,
+        "nothing waits for this cp: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nrsync -a /p/set/ $D/set &\necho staging\n"
+        "python t.py data.root=$D/set\n",
+        4,
+        E,
+        "nothing waits for this rsync: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "(cp a.zip $D && unzip -q $D/a.zip -d $D/x) &\nexport DATA_DIR=$D/x\npython t.py\n",
+        4,
+        E,
+        "nothing waits for this cp: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nzstd -dc /p/a.tar.zst > $D/a.tar &\n"
+        "python t.py --shards $D/a.tar\n",
+        4,
+        E,
+        "nothing waits for this zstd: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nstage() { tar -xf $1 -C $D/train; }\n"
+        "stage a.tar &\nstage b.tar &\npython t.py --data $D/train\n",
+        4,
+        E,
+        "nothing waits for this tar: line",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d\n  rm -rf raw\n  echo ok\n}\nprep || exit 1\n"
+        "python t.py --data d\n",
+        8,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\nrun() { python a.py; python b.py; }\nif run; then sbatch next.sh; fi\n",
+        4,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\n( python a.py; echo done ) || { echo failed; exit 1; }\npython t.py\n",
+        3,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + "set -e\nstage() {\n  cp -r /p/d $TMPDIR/d\n  echo staged\n}\nstage && python t.py --data $TMPDIR/d\n",
+        7,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + 'set -e\nlog() { echo "$(date) $*"; }\ntrain() { srun python t.py; log end; }\n'
+        "train || status=$?\nexit ${status:-0}\n",
+        5,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT409",
+        HEAD + 'set -e\ndie() { echo "$1"; exit 1; }\nfetch() { wget -q http://x/a; tar -xf a; mkdir -p o; }\n'
+        "fetch || die fetch\npython t.py\n",
+        5,
+        W,
+        "set -e has no effect in",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if [ $(( $i % $SLURM_ARRAY_TASK_COUNT )) -eq $SLURM_ARRAY_TASK_ID ]; then pyth"
+        "on t.py $f; fi\n  i=$((i + 1))\ndone\n",
+        5,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\nNT=16\nTASK=$SLURM_ARRAY_TASK_ID\nn=0\nfor f in d/*; do\n"
+        "  (( (n++ % NT) == TASK )) || continue\n  python t.py $f\ndone\n",
+        7,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + '#SBATCH -a 1-16\nawk "NR % 16 == $SLURM_ARRAY_TASK_ID" l > m.$SLURM_ARRAY_TASK_ID\n'
+        "python t.py m.$SLURM_ARRAY_TASK_ID\n",
+        3,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\n"
+        "mapfile -t F < <(ls d | awk -v k=$SLURM_ARRAY_TASK_ID -v n=16 '(NR - 1) % n == k')\npython t.py ${F[@]}\n",
+        3,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\n"
+        'for i in ${!F[@]}; do [[ $((i % 16)) == "$SLURM_ARRAY_TASK_ID" ]] && python t.py ${F[i]}; done\n',
+        3,
+        E,
+        "no index of --array=1-16 takes remainder",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\n"
+        "for ((i = SLURM_ARRAY_TASK_ID * 25; i < (SLURM_ARRAY_TASK_ID + 1) * 25; i++)); do python t.py $i; done\n",
+        3,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\n"
+        "for i in $(seq $((SLURM_ARRAY_TASK_ID * 25)) $((SLURM_ARRAY_TASK_ID * 25 + 24))); do python t.py $i; done\n",
+        3,
+        W,
+        "the index is a multiple of",
+    ),
+    Bad(
+        "KIT106",
+        HEAD + "#SBATCH -a 0-3\nmkdir -p out/%a\npython t.py $SLURM_ARRAY_TASK_ID\n",
+        3,
+        W,
+        "the shell does not expand %a",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "D=/tmp/d\nsrun -n1 tar -xf a.tar -C $D &\nsrun python t.py --data $D\n",
+        3,
+        E,
+        "nothing waits for this tar: line",
+    ),
+    Bad(
+        "KIT402",
+        HEAD + "D=/tmp/d\npigz -dc a.tgz | tar -x -C $D &\npython t.py --data $D\n",
+        3,
+        E,
+        "nothing waits for this tar: line",
+    ),
 ]
 
 GOOD = [
@@ -4179,6 +4717,356 @@ GOOD += [
     ("KIT402", HEAD + "for t in 1 2; do srun python t.py & sleep 5; kill -0 $! && break; done\nwait $!\n"),
     ("KIT402", HEAD + "for t in 1 2; do if [ $t = 2 ]; then srun python t.py & fi; done\nwait $!\n"),
     ("KIT253", HEAD + "#SBATCH -a 0-3\ncd r/$SLURM_ARRAY_TASK_ID\nrm -rf s/out\npython t.py --log s/out/a\n"),
+    ("KIT129", HEAD + "MODEL=b\npython t.py --out r/${MODEL}_fold\n"),
+    ("KIT129", HEAD + "DATA=/d\npython t.py --data $DATA_DIR --root $DATA\n"),
+    ("KIT129", HEAD + "MODEL=a\nread MODEL_fold < f\npython t.py --out $MODEL_fold\n"),
+    ("KIT129", HEAD + "no=1\necho $no_proxy\npython t.py\n"),
+    ("KIT129", HEAD + 'M=1\nfor i in 1 2; do declare "M_$i=3"; done\npython t.py $M_1\n'),
+    ("KIT129", HEAD + 'MODEL=a\n[ -n "$MODEL_fold" ] && python t.py $MODEL_fold\n'),
+    ("KIT129", HEAD + "source conf.sh\nMODEL=a\npython t.py $MODEL_fold\n"),
+    ("KIT129", HEAD + 'MODEL=a\npython t.py "r/$MODEL/$SLURM_JOB_ID-a_b"\n'),
+    ("KIT129", HEAD + "MODEL=a\npython -c 'print(\"$MODEL_fold\")'\n"),
+    ("KIT135", HEAD + "export PATH=$HOME/bin:$PATH\npython t.py\n"),
+    ("KIT135", HEAD + 'export PATH="$HOME/bin:${PATH}"\npython t.py\n'),
+    ("KIT135", HEAD + "export PYTHONPATH=/s${PYTHONPATH:+:$PYTHONPATH}\npython t.py\n"),
+    ("KIT135", HEAD + "export LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH:$CUDA_PATH/lib\npython t.py\n"),
+    ("KIT135", HEAD + "DATA_PATH=/PATH/x\npython t.py --p PATH\n"),
+    ("KIT135", HEAD + "export PATH=/opt/PATH:$PATH\npython t.py\n"),
+    ("KIT135", HEAD + "prepend() { export PATH=$1:$PATH; }\nprepend /x\npython t.py\n"),
+    ("KIT135", HEAD + "srun bash -c 'export PATH=/x:$PATH; python t.py'\n"),
+    ("KIT135", HEAD + "export MANPATH=:$MANPATH\npython t.py\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\npython t.py $SLURM_ARRAY_TASK_ID > log_$(date +%a).txt\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\npython t.py $SLURM_ARRAY_TASK_ID > log_$SLURM_ARRAY_TASK_ID.txt\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\nsrun --output=log_%a.txt python t.py $SLURM_ARRAY_TASK_ID\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\nD=$(date '+%a-%d')\npython t.py $SLURM_ARRAY_TASK_ID > $D.txt\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\nprintf 'x_%a.txt' > f\npython t.py $SLURM_ARRAY_TASK_ID\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\npython t.py $SLURM_ARRAY_TASK_ID --date-format %b/%a/%d\n"),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\nsbatch --output=next_%A_%a.out next.sh\npython t.py $SLURM_ARRAY_TASK_ID\n"),
+    (
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport NCCL_SOCKET_IFNAME=^lo,docker0\nsrun python t.py\n",
+    ),
+    ("KIT316", HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport NCCL_SOCKET_IFNAME==ib0\nsrun python t.py\n"),
+    (
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport GLOO_SOCKET_IFNAME=ib0\nsrun python t.py --backend gloo\n",
+    ),
+    (
+        "KIT316",
+        HEAD
+        + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport GLOO_SOCKET_IFNAME=ib0,ib1\nsrun python t.py --backend gloo\n",
+    ),
+    (
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\n"
+        "export GLOO_SOCKET_IFNAME=$(ip -o route get 10.0.0.1 | awk '{print $3}')\nsrun python t.py\n",
+    ),
+    (
+        "KIT316",
+        HEAD + "#SBATCH -N2 --ntasks-per-node=1 -p x\nexport GLOO_SOCKET_IFNAME=${GLOO_IF:-ib0}\nsrun python t.py\n",
+    ),
+    ("KIT421", HEAD + "python t.py &\nP=$!\nnvidia-smi -l 5 > g.csv &\nM=$!\nwait $P\nkill $M\n"),
+    ("KIT421", HEAD + "nvidia-smi -l 5 > g.csv &\npid=$!\npython t.py &\npid=$!\nwait $pid\n"),
+    ("KIT421", HEAD + "nvidia-smi -l 5 > g.csv &\npython t.py &\nwait $!\n"),
+    ("KIT421", HEAD + "python t.py &\nP=$!\nwhile kill -0 $P; do date; sleep 9; done &\nM=$!\nwait $M\n"),
+    ("KIT421", HEAD + "python t.py &\ntimeout 60 nvidia-smi -l 5 &\nM=$!\nwait $M\n"),
+    (
+        "KIT421",
+        HEAD
+        + "python t.py &\nP=$!\nw() { while true; do date; sleep 9; done; }\nw &\nM=$!\nwait $P\nkill $M\nwait $M\n",
+    ),
+    ("KIT421", HEAD + "w() { while sleep 5; do [ -f stop ] && break; done; }\npython t.py &\nw &\nM=$!\nwait $M\n"),
+    ("KIT513", HEAD + "apptainer exec --nv i.sif python t.py --nv\n"),
+    ("KIT513", HEAD + "apptainer exec $OPTS --nv $SIF python t.py\n"),
+    ("KIT513", HEAD + "apptainer exec --no-mount home --nv i.sif python t.py\n"),
+    ("KIT513", HEAD + "apptainer run --nv i.sif --model m --epochs 3\n"),
+    ("KIT513", HEAD + 'apptainer exec "$SIF" python -u t.py\n'),
+    ("KIT513", HEAD + "apptainer exec $BINDS $SIF -c t\n"),
+    ("KIT513", HEAD + 'A=(--nv --bind /d)\napptainer exec "${A[@]}" i.sif python t.py\n'),
+    ("KIT513", HEAD + "apptainer exec --network-args portmap=80:80/tcp --nv i.sif python t.py\n"),
+    ("KIT513", HEAD + "apptainer exec i.sif $CMD --nv\n"),
+    ("KIT513", HEAD + "apptainer exec $IMG_OPTS --nv $IMG python t.py\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-name=x pip install a\nsrun --container-name=x python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-name=x pip install a\n"
+        "srun --container-image=a.sqsh --container-name=x python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-save=b.sqsh pip install a\n"
+        "srun --container-image=b.sqsh python t.py\n",
+    ),
+    ("KIT514", HEAD + "srun --container-image=a.sqsh bash -c 'pip install a && python t.py'\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install --target=/w/p a\nsrun --container-image=a.sqsh python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh --container-mounts=/l/s:/usr/lib/python3/dist-pack"
+        "ages pip install a\nsrun --container-image=a.sqsh python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install --user a\n"
+        "srun --container-image=a.sqsh --container-mount-home python t.py\n",
+    ),
+    (
+        "KIT514",
+        HEAD + "export PIP_TARGET=/w/p\nsrun --container-image=a.sqsh pip install a\n"
+        "srun --container-image=a.sqsh python t.py\n",
+    ),
+    ("KIT514", HEAD + "srun --container-image=a.sqsh pip install a\nsrun --container-image=other.sqsh python t.py\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip install a\n"
+        "srun --container-image=a.sqsh bash -c 'pip install a && python t.py'\n",
+    ),
+    ("KIT514", HEAD + "srun --container-image=a.sqsh pip install -e /w\nsrun --container-image=a.sqsh python t.py\n"),
+    ("KIT514", HEAD + "srun pip install a\nsrun --container-image=a.sqsh python t.py\n"),
+    (
+        "KIT514",
+        HEAD + "srun --container-image=a.sqsh pip download -d /w/whl a\nsrun --container-image=a.sqsh python t.py\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-15\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID - 1 )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 + 1 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\n  i=$((i + 1))\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 3,7,11\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 8-15\ni=0\nfor f in d/*; do\n"
+        "  if (( i % 16 == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\nN=${N:-16}\nfor f in d/*; do\n"
+        "  if (( i % N == SLURM_ARRAY_TASK_ID )); then python t.py $f; fi\ndone\n",
+    ),
+    (
+        "KIT251",
+        HEAD
+        + "#SBATCH -a 1-8\nif (( SLURM_ARRAY_TASK_ID % 2 == 0 )); then X=a; fi\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-8\nf=x.$SLURM_ARRAY_TASK_ID\n[ ${f%4} = $SLURM_ARRAY_TASK_ID ] && echo\n"
+        "python t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-10\nsplit -n l/$SLURM_ARRAY_TASK_ID/10 all.txt > l.$SLURM_ARRAY_TASK_ID\n"
+        "python t.py l.$SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i <= 100; i += SLURM_ARRAY_TASK_COUNT)); do pytho"
+        'n t.py "$(sed -n "${i}p" l)"; done\n',
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-3\n"
+        "awk -v n=$SLURM_ARRAY_TASK_COUNT -v id=$SLURM_ARRAY_TASK_ID 'NR % n == id' l > m"
+        ".$SLURM_ARRAY_TASK_ID\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD
+        + "#SBATCH -a 1-4\nfor e in 1 2 3; do (( e % 100 == 0 )) && echo; done\npython t.py $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nSTART=$SLURM_ARRAY_TASK_ID\nEND=$((START + 25))\npython t.py $START $END\n",
+    ),
+    ("KIT256", HEAD + "#SBATCH -a 0-475:25\nC=$((SLURM_ARRAY_TASK_ID / 25))\nSTART=$((C * 25))\npython t.py $START\n"),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-19\nSTART=$((SLURM_ARRAY_TASK_ID * 25))\nEND=$((START + 25))\npython t.py $START $END\n",
+    ),
+    (
+        "KIT256",
+        HEAD
+        + "#SBATCH -a 0-14:2\nPORT=$((20000 + SLURM_ARRAY_TASK_ID * 2))\npython t.py $PORT --i $SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\nSEED=$((SLURM_ARRAY_TASK_ID * 100))\npython t.py $SEED $SLURM_ARRAY_TASK_ID\n",
+    ),
+    ("KIT256", HEAD + "#SBATCH -a 0-475:25\nC=${CHUNK:-25}\nSTART=$((SLURM_ARRAY_TASK_ID * C))\npython t.py $START\n"),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  export LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n"
+        "  LINK=$((LINK + 1)) sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID --export=ALL,LINK=$LINK train.sh\nfi\n"
+        "python t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=${1:-0}\nNEXT=$((N + 1))\n"
+        "if [ $NEXT -le 9 ]; then sbatch --dependency=afterany:$SLURM_JOB_ID train.sh $NEXT; fi\n"
+        "python t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nset -a\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n  LINK=$((LINK + 1))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\n# first: LINK=1 sbatch train.sh\nLINK=${LINK:-1}\nif (( LINK < 6 )); then\n"
+        "  LINK=$((LINK + 1))\n  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nN=$(cat n 2>/dev/null)\nN=${N:-0}\nN=$((N + 1))\necho $N > n\n"
+        "[ $N -lt 5 ] && sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nTRY=${TRY:-0}\nuntil python t.py --resume auto; do\n  TRY=$((TRY + 1))\n"
+        "  [ $TRY -gt 3 ] && exit 1\ndone\nsbatch eval.sh\n",
+    ),
+    (
+        "KIT417",
+        HEAD + "#SBATCH -J train\nLINK=${LINK:-1}\nexport LINK\nif (( LINK < 6 )); then\n  ((LINK++))\n"
+        "  sbatch --dependency=afterany:$SLURM_JOB_ID train.sh\nfi\npython t.py --resume auto\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "for p in 0 1 2; do tar -xf a$p.tar -C $D/train & done\nwait\ntorchrun --nproc-per-node=4 t.py --data $D\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ncp m.bin $D/m.bin &\nP=$!\npython prep.py\n"
+        "wait $P\npython t.py --model $D/m.bin\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nrsync -a /p/next/ $D/next &\n"
+        "python t.py --data /p/now\nwait\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "while true; do rsync -a $SCRATCH/out/ $HOME/out; sleep 300; done &\npython t.py --out $SCRATCH/out\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ncp c.yaml $SCRATCH/o/c.yaml &\n"
+        "python t.py --output-dir $SCRATCH/o\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ntar -xf a.tar -C $D &\n"
+        "until [ -f $D/done ]; do sleep 5; done\npython t.py --data $D\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\nfor s in 1 2 3; do\n"
+        "  cp /p/$((s + 1)).tar $D/ &\n  python t.py --data $D/$s.tar\n  wait\ndone\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\n"
+        "stage() { for p in 0 1; do tar -xf a$p.tar -C $D & done; wait; }\nstage\npython t.py --data $D\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ntar -xf a.tar -C $D &\n"
+        "python t.py --data $D --wait-for-pid $!\n",
+    ),
+    (
+        "KIT402",
+        HEAD + "#SBATCH -N1 --gpus-per-node=4\nD=$SLURM_TMPDIR/d\ntar -cf b.tar $D &\npython t.py --data $D\nwait\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d || return 1\n  rm -rf raw\n  echo ok\n}\n"
+        "prep || exit 1\npython t.py --data d\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d && rm -rf raw\n}\nprep || exit 1\npython t.py --data d\n",
+    ),
+    ("KIT409", HEAD + "set -e\nprep() {\n  python tok.py --out d\n  rm -rf raw\n}\nprep\npython t.py --data d\n"),
+    ("KIT409", HEAD + "set -e\nsetup() { mkdir -p o; cp $0 conf.yaml o; echo o; }\nsetup && python t.py\n"),
+    ("KIT409", HEAD + "set -e\ntrain() { mkdir -p o; torchrun t.py; }\ntrain || { echo failed; exit 1; }\n"),
+    ("KIT409", HEAD + "set -e\nnotify() { python post.py; echo sent; }\nnotify || echo 'no message'\npython t.py\n"),
+    ("KIT409", HEAD + "set -e\nnotify() { python post.py; echo sent; }\nnotify || true\npython t.py\n"),
+    (
+        "KIT409",
+        HEAD + "set -e\nprep() {\n  python tok.py --out d\n  [ -s d/index ] || return 1\n  echo ok\n}\n"
+        "prep || exit 1\npython t.py --data d\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "set -e\nstage() { cp d.tar $TMPDIR; tar -xf $TMPDIR/d.tar -C $TMPDIR; }\nstage || exit 1\n"
+        "python t.py --data $TMPDIR\n",
+    ),
+    ("KIT409", HEAD + "run() { python a.py; echo done; }\nrun || exit 1\npython t.py\n"),
+    ("KIT409", HEAD + "set -e\nrun() { python a.py; rc=$?; echo $rc; return $rc; }\nrun || exit 1\npython t.py\n"),
+    ("KIT409", HEAD + "set -e\nbash -c 'set -e; python a.py; echo done' || exit 1\npython t.py\n"),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-15\n"
+        "for j in 1 2 3 4; do (( j % 4 == SLURM_ARRAY_TASK_ID % 4 )) && python t.py $j $SLURM_ARRAY_TASK_ID; done\n",
+    ),
+    (
+        "KIT251",
+        HEAD
+        + "#SBATCH -a 0-15\nfor j in 1 2 3 4; do (( 2 * SLURM_ARRAY_TASK_ID == j % 32 )) && python t.py $j; done\n",
+    ),
+    (
+        "KIT251",
+        HEAD + '#SBATCH -a 0-15\nawk "NR % 16 == $SLURM_ARRAY_TASK_ID" l > m.$SLURM_ARRAY_TASK_ID\n'
+        "python t.py m.$SLURM_ARRAY_TASK_ID\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-16\n"
+        "mapfile -t F < <(ls d | awk -v k=$((SLURM_ARRAY_TASK_ID - 1)) -v n=16 'NR % n == k')\npython t.py ${F[@]}\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-475:25\n"
+        "for ((i = SLURM_ARRAY_TASK_ID; i < SLURM_ARRAY_TASK_ID + 25; i++)); do python t.py $i; done\n",
+    ),
+    (
+        "KIT256",
+        HEAD + "#SBATCH -a 0-19\n"
+        "for i in $(seq $((SLURM_ARRAY_TASK_ID * 25)) $((SLURM_ARRAY_TASK_ID * 25 + 24))); do python t.py $i; done\n",
+    ),
+    ("KIT106", HEAD + "#SBATCH -a 0-3\nmkdir -p out_$(date +%a)\npython t.py $SLURM_ARRAY_TASK_ID\n"),
 ]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -66,6 +67,11 @@ class ArrayIndex:
             else:
                 self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
             seen.add(each.name)
+        array = array_of(script)
+        if array is not None:
+            low, high, count = min(array.indexes), max(array.indexes), len(array.indexes)
+            sizes = {"COUNT": count, "MIN": low, "MAX": high, "STEP": array.indexes[1] - array.indexes[0]}
+            self.values |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in sizes.items()}
 
     def all_but_one(self, name: str) -> list[set[int]]:
         """Return the elements of a list without its last one, and without its first one unless it holds a place."""
@@ -95,6 +101,8 @@ class ArrayIndex:
         pattern = (
             rf"\$\{{#(?P<length>{NAME})\[[@*]\]\}}|\$(?P<name>{NAME})|\$\{{(?P<braced>{NAME})\}}|\b(?P<bare>{NAME})\b"
         )
+        # The default of `${SLURM_ARRAY_TASK_ID:-0}` is for runs outside of a job.
+        text = re.sub(r"\$\{(SLURM_ARRAY_TASK_\w+):?-\w*\}", r"$\1", text)
         # An index of bash is an arithmetic expression: names need no `$`, and an inner `$((...))` is a parenthesis.
         text = re.sub(r"\A\s*\$\(\((.*)\)\)\s*\Z", r"(\1)", text, flags=re.DOTALL)
         return evaluate_sum(re.sub(pattern, known, text.replace("$((", "(").replace("))", ")").replace('"', "")))
@@ -122,7 +130,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     bash counts the elements of a list from 0, zsh from 1, and sed and awk count lines from 1. An index beyond the list
     is an empty word, and no error: the last element trains with an empty option, or with its default (an error of the
     script). Two lists that take the same remainder of the index, `${A[i % 4]}` and `${B[i % 2]}`, never meet in all
-    combinations.
+    combinations. The remainders of `i % 16` are 0 to 15: with `--array=1-16`, no element takes every 16th file.
 
     Fix: `--array=0-3` for a list of four; `--array=1-N` for the lines of a file.
     Documented: sbatch(1), --array; bash(1), Arrays.
@@ -167,6 +175,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if min(array.indexes) == 0:
         yield from _line_zero(script, index, max(array.indexes), directive.line)
     yield from _shard_counts(script, array, directive.line)
+    yield from _shares_left(script, index, array, directive)
 
 
 def _outside_list(script: BatchScript, name: str, elements: range, selected: dict[int, int | None]) -> str | None:
@@ -273,19 +282,98 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
             yield Problem(count, what, f"write --array=0-{int(count.text) - 1}", (line, launch.line))
 
 
+_SUM = r"\$?\{?\w+(?::?-\w*)?\}?(?:\s*[-+]\s*\d+)?"
+_TERM = rf"\$\(\([^()]*\)\)|\({_SUM}\)|{_SUM}"
+_PARTS = r"(?P<parts>\(\s*\$?\{?\w+\}?\s*[-+]\s*\d+\s*\)|\$?\{?\w+\}?)"
+_OF_STRIDE = (
+    # (( i % 16 == SLURM_ARRAY_TASK_ID )), [ $((i % N)) -eq "$ID" ], NR % n == id
+    lazy_pattern(
+        rf"(?P<item>[\w)}}+]+)\s*%\s*{_PARTS}\s*\)*(?P<more>\s*[-+]\s*\d+)?\s*\)*[\"']*\s*(?:==?|!=|-eq|-ne)\s*[\"']?"
+        rf"(?P<index>{_TERM})(?![\w}}]|\s*[%*/])"
+    ),
+    lazy_pattern(
+        rf"(?P<index>{_TERM})[\"']?\s*(?:==?|!=|-eq|-ne)\s*[\"']?(?:\$\(\()?\(*\s*\$?\{{?(?P<item>\w+)\}}?\s*%\s*{_PARTS}"
+    ),
+    lazy_pattern(rf"\bsplit\b.*?(?:\s-n\s*|--number=)[\"']?(?P<split>[rl]/)?(?P<index>{_TERM})/{_PARTS}"),
+    lazy_pattern(
+        rf"\bfor\s*\(\(\s*(?P<item>\w+)\s*=\s*(?P<index>{_TERM})\s*;[^;]*;\s*(?P=item)\s*(?P<stride>\+=)\s*{_PARTS}\s*\)\)"
+    ),
+    lazy_pattern(rf"\[\s*(?P<index>{_TERM})\s*(?P<stride>::)\s*{_PARTS}\s*\]"),
+)
+"""Expressions that give each element every N-th item: the index, and the number of parts."""
+_MAY_HAVE_STRIDE = lazy_pattern(r"%|\+=|::|\bsplit\b")
+_AWK_VARIABLE = lazy_pattern(r"\s-v\s*(\w+)=[\"']?(\$\(\([^()]*\)\)|\$?\{?\w+\}?)")
+
+
+def _shares_left(
+    script: BatchScript, index: ArrayIndex, array: ArrayRange, directive: DirectiveOption
+) -> Iterator[Problem]:
+    """Find items that no element takes, where each takes every N-th one: `i % 16 == SLURM_ARRAY_TASK_ID` with 1-16."""
+    low, high = min(array.indexes), max(array.indexes)
+    # An array with gaps is a choice of its author, such as the elements that failed before.
+    lines = script.command_lines if len(array.indexes) == high - low + 1 else []
+    for name, value in _AWK_VARIABLE.findall(script.code) if lines else ():
+        index.values[name] = value if index.values.get(name, value) == value else "?"
+    for number, line in lines:
+        patterns = _OF_STRIDE if _MAY_HAVE_STRIDE.search(line) else ()
+        for match in (match for pattern in patterns for match in pattern.finditer(line)):
+            given = match.groupdict()
+            # `${file%.txt}` removes a suffix, and a loop may count lines, from 1.
+            before = line[: match.start()]
+            suffix = re.search(r"\$\{[^}]*\Z", line[: match.start("parts")]) or re.search(r"[%*/]\s*\Z", before)
+            by_item = given.get("item") if "stride" in given else None
+            if suffix or (by_item and not re.search(rf"\w\[\$?\{{?{by_item}\}}?\]", script.code)):
+                continue
+            if (fault := _items_left(index, array, given)) is not None:
+                what, remedy, certain = fault
+                place = Origin(number, match.start() + 1)
+                yield Problem(place, what.format(directive.value), remedy, (directive.line,), certain)
+                break
+
+
+def _items_left(index: ArrayIndex, array: ArrayRange, given: Mapping[str, str | None]) -> tuple[str, str, bool] | None:
+    """Return the items that no element takes as a message, the remedy, and whether the bounds are surely wrong."""
+    parts_text, index_text = given["parts"] or "", given["index"] or ""
+    fixed = not any(index.depends(text) for text in (parts_text, given.get("item") or ""))
+    parts = index.compute(parts_text, -1) if fixed else None
+    values = [index.compute(index_text, each) for each in array.indexes] if index.depends(index_text) else []
+    known = [value for value in values if value is not None]
+    if parts is None or parts < 2 or not known or len(known) < len(values):
+        return None
+    low, kind = min(array.indexes), "chunk" if "split" in given else "item" if "stride" in given else "remainder"
+    first = 1 if kind == "chunk" else int(re.sub(r"\s", "", given.get("more") or "0"))
+    missing = [number for number in range(first, first + parts) if number not in known]
+    beyond = [each for each, value in zip(array.indexes, known, strict=True) if not first <= value < first + parts]
+    beyond = [] if kind == "item" else beyond
+    # The rest of the items may belong to an array that begins elsewhere.
+    if not beyond and not (missing and low in {0, 1}):
+        return None
+    shown = ", ".join(map(str, missing[:3])) + (", ..." if len(missing) > 3 else "")
+    faults = [f"no index of --array={{}} takes {kind} {shown}"] if missing else []
+    faults += [f"index {beyond[-1]} takes no {kind}"] if beyond else []
+    start = first - known[0] + low
+    remedy = f"write --array={start}-{start + parts - 1}" if start >= 0 else "change --array"
+    return ", and ".join(faults), remedy, bool(missing and beyond)
+
+
 @rule("KIT256", "warning")
 def array_step(script: BatchScript) -> Iterator[Problem]:
     """--array has a step, as if it were the number of elements that run at the same time.
 
     `--array=1-200:10` has the indexes 1, 11, 21, ..., 191. The rule finds a step that misses the upper bound, in a
-    script that neither reads SLURM_ARRAY_TASK_STEP nor computes with the number, or with one less.
+    script that neither reads SLURM_ARRAY_TASK_STEP nor computes with the number, or with one less. With
+    `--array=0-475:25`, the index is the start of a block already: `START=$((SLURM_ARRAY_TASK_ID * 25))` goes on in
+    steps of 625.
 
-    Fix: `--array=1-200%10` for ten elements at the same time.
+    Fix: `--array=1-200%10` for ten elements at the same time; `START=$SLURM_ARRAY_TASK_ID`, or `--array=0-19`.
     Documented: sbatch(1), --array.
     """
     directive = script.directive("array")
     match = re.fullmatch(r"(\d{1,7})-(\d{1,7}):(\d{1,5})(?:%\d+)?", directive.value) if directive is not None else None
-    if directive is None or match is None or "SLURM_ARRAY_TASK_STEP" in script.code:
+    if directive is None or match is None:
+        return
+    yield from _scaled_twice(script, directive, int(match[1]), int(match[3]))
+    if "SLURM_ARRAY_TASK_STEP" in script.code:
         return
     low, high, step = int(match[1]), int(match[2]), int(match[3])
     last = high - (high - low) % max(step, 1)
@@ -293,6 +381,47 @@ def array_step(script: BatchScript) -> Iterator[Problem]:
     if last != high and not re.search(rf"(?<!\w)({step}|{step - 1})(?!\w)", script.code):
         what = f"the indexes are {low}, {low + step}, ... {last}: the step {step} leaves out those between"
         yield Problem(directive, what, f"write --array={low}-{high}%{step} for at most {step} at the same time")
+
+
+_OF_START = lazy_pattern(
+    r"(?i)-*(\w*[-_.])?(start|begin|first|offset|skip|from|low)([-_]?(idx|index|id|row|line|at))?\Z"
+)
+_C_LOOP = lazy_pattern(r"\bfor\s*\(\(\s*\w+\s*=([^;]+);\s*\w+\s*<=?([^;]+);")
+_SET_BY_ARITHMETIC = lazy_pattern(rf"\(\(\s*({NAME})\s*=(?!=)(.*)\)\)\Z", re.DOTALL)
+
+
+def _scaled_twice(script: BatchScript, directive: DirectiveOption, low: int, step: int) -> Iterator[Problem]:
+    """Find the start of a block that is computed as if the array had no step."""
+    index = ArrayIndex(script)
+    given: list[tuple[str, str, Place]] = [
+        (each.name, each.value.unquoted, each.value) for each in script.written_assignments if "*" in each.value.raw
+    ]
+    given += [
+        (match[1], match[2], Origin(each.line))
+        for each in script.expressions
+        if (match := _SET_BY_ARITHMETIC.match(each.text))
+    ]
+    given += [(option, word.text, word) for launch in script.training for option, word in launch.option_values()]
+    for number, line in script.command_lines:
+        # `seq $((ID * 25)) $((ID * 25 + 24))` and `for ((i = ID * 25; i < (ID + 1) * 25; i++))` have both ends.
+        loop = _C_LOOP.search(line)
+        for begin, end in pairwise(loop.groups() if loop else re.findall(r"\$\(\(([^;|&]*?)\)\)", line)):
+            first, last = index.compute(begin, low), index.compute(end, low)
+            if first is not None and last is not None and last - first in {step, step - 1}:
+                given.append(("start", begin, Origin(number, line.find(begin) + 1)))
+    for name, text, place in given:
+        if "*" not in text or not index.depends(text):
+            continue
+        first, second = (index.compute(text, each) for each in (low, low + step))
+        # The step of such a start is that of the array, times the same number again.
+        if step < 2 or first is None or second is None or second - first != step * step:
+            continue
+        ends = re.findall(rf"\b{name}\}}?\s*\+\s*\$?\{{?(\w+)", script.code) if name.isidentifier() else []
+        adds = any(index.compute(each, -1) in {step, step - 1} for each in ends) or "SLURM_ARRAY_TASK_STEP" in text
+        if adds or _OF_START.match(name):
+            what = f"the index is a multiple of {step} already: element {low + step} starts at {second}"
+            remedy = f"use the index itself, or write --array without :{step}"
+            yield Problem(place, what, remedy, (directive.line,), certain=adds)
 
 
 @rule("KIT252", "warning")

@@ -81,9 +81,16 @@ def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
         wait = _first_wait(script, step)
         if wait is None:
             continue
+        trained = [each.command for each in script.training if _is_own_background(each.command)]
         if len(wait.words) == 2:
             what = f"this waits for {name} in line {step.line}, which never ends"
             remedy = 'write kill "$pid" instead'
+            saved = next((each for each in script.written_assignments if wait.reads(each.name)), None)
+            if saved is not None and any(script.is_before(each, step) for each in trained):
+                what = f"$! is the process of {name} in line {step.line}, not of the training: the wait never returns"
+                lines = (step.line, trained[0].line, wait.line)
+                yield Problem(saved.value, what, f"write {saved.name}=$! right behind the training", lines)
+                return
         else:
             what = f"this also waits for {name} in line {step.line}, which never ends"
             remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
@@ -129,9 +136,20 @@ def _first_wait(script: BatchScript, step: TracedCommand) -> TracedCommand | Non
 
 def _ids_of(script: BatchScript, step: TracedCommand) -> set[str]:
     """Return the words that stand for the process id of a command in the background: `$pid` after `pid=$!`."""
-    following = next(iter(script.commands_after(step)), None)
-    names = [each.name for each in following.written_assignments if each.value.raw == "$!"] if following else []
+    own = next(place.statement for place in step.position.outward() if place.statement.background)
+    after = script.commands_after(step)
+    # The rest of a loop or of a function in the background stands before it.
+    rest = itertools.dropwhile(lambda each: any(place.statement is own for place in each.position.outward()), after)
+    names: list[str] = []
+    for each in itertools.takewhile(lambda each: not each.in_background, rest):
+        given = (given.name for given in each.written_assignments if _OWN_ID.fullmatch(given.value.raw))
+        names += [name for name in given if len(script.assignments_of(name)) == 1]
+        if each.name == "wait" and each.written in {"wait $!", 'wait "$!"', "wait ${!}"}:
+            return {"$!", "${!}"}
     return {text for name in names for text in (f"${name}", f"${{{name}}}")}
+
+
+_OWN_ID = lazy_pattern(r"\"?\$(!|\{!\})\"?")
 
 
 _ALWAYS_TRUE = lazy_pattern(r"\[\[?\s+(?:1|true|\"?true\"?\s*==?\s*\"?true\"?)\s+\]?\]|\(\(\s*[1-9]\d*\s*\)\)|test 1")

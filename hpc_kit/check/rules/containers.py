@@ -202,6 +202,90 @@ def _inside(launch: LaunchLine, container: Container) -> str:
 
 _PREPARES = lazy_pattern(r"\A(\S*/)?(pip3?|(python\S*|uv)( -m)? pip|conda|mamba) install\b|\A(cd|source|export|\.)\s")
 
+
+@rule("KIT513", needs=("apptainer", "singularity"))
+def options_behind_image(script: BatchScript) -> Iterator[Problem]:
+    """An option of apptainer behind the image is the command of the container.
+
+    apptainer and singularity read their options up to the image. In `apptainer exec image.sif --nv python train.py`,
+    `--nv` is the program to run, which does not exist: the command fails immediately. `apptainer run` passes the option
+    on to the program of the image (a warning).
+
+    Fix: `apptainer exec --nv image.sif python train.py`.
+    Documented: apptainer.org/docs, "apptainer exec" and "apptainer run".
+    """
+    for launch in script.launch_lines:
+        container = container_of(launch)
+        words = container.stage.words if container is not None and container.image else ()
+        if container is None or len(words) < container.image + 2:
+            continue
+        image, option = words[container.image], words[container.image + 1]
+        first = next(index for index, word in enumerate(words) if word.text in {"exec", "run"})
+        # A variable may contain the options, and a further one the image.
+        unsure = any(map(may_be_several, words[first + 1 : container.image])) or not _OF_IMAGE_FILE.search(image.text)
+        certain = words[first].text == "exec"
+        if unsure or not re.match(r"-\w|--\w", option.text) or not (certain or option.text in _ONLY_OF_APPTAINER):
+            continue
+        what = f"{option.text} stands behind the image: the container looks for a program of this name"
+        if not certain:
+            what = f"{option.text} stands behind the image, whose program gets it: apptainer does not"
+        yield Problem(option, what, f"move the options in front of {image.text}", (launch.line,), certain)
+
+
+_OF_IMAGE_FILE = lazy_pattern(r"(?i)\.(sif|simg|img|sqsh)\Z|/|(sif|image|img|container)(_?(file|path))?\}?\Z")
+_ONLY_OF_APPTAINER = frozenset({
+    "--cleanenv", "--containall", "--fakeroot", "--no-home", "--nv", "--rocm", "--writable-tmpfs",
+})  # fmt: skip
+
+
+@rule("KIT514", "warning", needs=("--container-image",))
+def lost_packages(script: BatchScript) -> Iterator[Problem]:
+    """Packages that one step installs in its container are not in the container of the next step.
+
+    pyxis deletes a container without a name when its step ends. The next step with the same image begins with a new
+    one: the packages of `srun --container-image=IMAGE pip install ...` are missing, and the import fails.
+
+    Fix: `--container-name=NAME` on both steps, or both commands in one step, `bash -c 'pip install ... && python ...'`;
+    or `--container-save=FILE`, and the file as the next image.
+    Documented: github.com/NVIDIA/pyxis, --container-name and --container-save.
+    """
+    if _INSTALLED_ELSEWHERE.search(script.code) or any("--container-" in line.text for line in script.directives.lines):
+        return
+    started = [(launch, each) for launch in script.launch_lines if (each := container_of(launch)) and each.is_pyxis]
+    seen: set[int] = set()
+    for launch, container in started:
+        kept = container.has("--container-name", "--container-save") or any(map(_HAS_PACKAGES.search, container.binds))
+        if kept or id(launch.command) in seen or not _only_installs(script, launch):
+            continue
+        seen.add(id(launch.command))
+        image = _values(container.stage.texts, ("--container-image",))
+        for later, other in started:
+            inside = [later.program.text, *(step.text for step in script.commands_of(later))]
+            again = script.is_before(launch.command, later.command) and not any(map(_INSTALLS.match, inside))
+            works = later.is_training or later.program.kind == "python" or later.agent is not None
+            if again and works and image == _values(other.stage.texts, ("--container-image",)):
+                what = f"the packages are lost when this step ends: line {later.line} starts a new container"
+                remedy, lines = "write --container-name=NAME on both steps", (launch.line, later.line)
+                yield Problem(launch.program, what, remedy, lines)
+                break
+
+
+_INSTALLS = lazy_pattern(
+    r"((python3? -m |uv )?pip3?|conda|mamba|apt|apt-get) (-\S+ )*install\b"
+    r"(?!( \S+)* -(t|p|e|-(user|target|prefix|root|editable|dry-run|download))([ =]|\Z))"
+)
+_INSTALLED_ELSEWHERE = lazy_pattern(r"\bPIP_(TARGET|PREFIX|USER|ROOT)\b|PYTHONUSERBASE")
+_HAS_PACKAGES = lazy_pattern(r"site-packages|dist-packages|conda|venv|\.local|:/(usr|opt|root)\b")
+_PREPARING = frozenset({"", "cd", "date", "echo", "export", "hostname", "mkdir", "printf", "set", "true"})
+
+
+def _only_installs(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether a step installs packages, and does nothing else."""
+    inside = script.commands_of(launch)
+    texts = [step.text for step in inside if step.name not in _PREPARING] if inside else [launch.program.text]
+    return bool(texts) and all(map(_INSTALLS.match, texts))
+
+
 _HOST_PATH = lazy_pattern(
     r"/(lustre|scratch|projects?|data|datasets|gpfs|mnt|fsx|nfs|shared|work|home|users|cfs|beegfs|p)(/|\Z)"
 )

@@ -20,6 +20,7 @@ from hpc_kit.check.bash_syntax import (
 )
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
+from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -300,6 +301,111 @@ def _is_known(script: BatchScript, test: _Test) -> bool:
         return True
     values = [_text_of(script, word, test) for word in test.operands]
     return _result_of([each[0] if each is not None else None for each in values]) is True
+
+
+@rule("KIT409", "warning")
+def suspended_errexit(script: BatchScript) -> Iterator[Problem]:
+    """`set -e` has no effect in a function or subshell whose status something uses.
+
+    bash ignores `set -e` in all commands of a function that stands in front of `||` or `&&`, or in the condition of an
+    `if`. After `prepare || exit 1`, a program in the middle of the function may fail: the lines below it run all the
+    same, and the function returns the status of its last one. `( set -e; ... ) || exit 1` does not help. The rule finds
+    a program or a copy in front of an `rm`, of a next program, or of a message that succeeds in any case.
+
+    Fix: `|| return 1` behind each program, `&&` between them; or call the function alone, as `prepare`.
+    Documented: bash(1), SHELL BUILTIN COMMANDS, set -e.
+    """
+    found: set[int] = set()
+    for step in script.batch_commands:
+        user = _user_of_status(step) if step.errexit and _part_of_work(script, step) else None
+        call = user.parent if user is not None else None
+        if user is None or call is None or user.compound is None or id(call) in found:
+            continue
+        # The call of a function stands before the commands of its body.
+        inside = [each for each in script.commands_in(user.compound) if script.is_before(step, each)]
+        later = [each for each in inside if (body := each.around("function")) is None or step.is_inside(body)]
+        last = _runs_anyway(script, step, later)
+        if last is None or _checks_itself(script, user.compound, later) or not _relies_on(script, call):
+            continue
+        found.add(id(call))
+        operators, index = call.chain.operators, call.chain_index
+        where = f"in front of {operators[index]}" if index < len(operators) else "in a condition"
+        what = f"set -e has no effect in {user.compound.name or f'this {user.kind}'}, {where}: after a failure in line"
+        what = f"{what} {step.line}, '{last.name or 'the assignment'}' in line {last.line} runs anyway"
+        command = call.pipeline.commands[call.pipeline_index]
+        place = command if isinstance(command, SimpleCommand) else Origin(command.line)
+        leave = "return" if user.kind == "function" else "exit"
+        yield Problem(place, what, f"write || {leave} 1 behind line {step.line}", (step.line, last.line))
+
+
+_FETCHES = frozenset({"curl", "unzip", "wget"})
+_FOR_THE_RECORD = lazy_pattern(r"\$\{?(0|BASH_SOURCE)\b|\.(cfg|csv|json|log|md|out|py|sh|sbatch|toml|txt|ya?ml)\Z")
+"""A small file that a job copies beside its results."""
+_SUCCEEDS = frozenset({
+    "", ":", "cd", "date", "df", "echo", "export", "mkdir", "printf", "rm", "set", "sleep", "touch", "true", "unset",
+})  # fmt: skip
+"""Commands that succeed whatever a program before them has done."""
+_NOTICES = frozenset({"[", "test", "return", "exit", "false"})
+_HANDLES = frozenset({"", "break", "continue", "exit", "false", "kill", "return", "scancel"})
+"""Commands that act on a failure; an assignment, which has no name, keeps the status."""
+
+
+def _part_of_work(script: BatchScript, step: TracedCommand) -> str:
+    """Return "program" for a program of the user, "copy" for a copy of data, and "" for any other command."""
+    launch = script.launch_at(step)
+    texts = launch.program.texts if launch is not None else step.texts or [""]
+    if texts[0] in COPIES | _FETCHES:
+        return "" if any(map(_FOR_THE_RECORD.search, texts[1:])) else "copy"
+    if launch is None or launch.program.name in HELPER_PROGRAMS:
+        return ""
+    started = launch.is_training or launch.program.kind == "python" or launch.agent or launch.multiplier
+    return "program" if started else ""
+
+
+def _user_of_status(step: TracedCommand) -> BlockPosition | None:
+    """Return the place in the function or block whose status something uses, if nothing handles the command itself."""
+    for place in step.position.outward():
+        handled = place.chain_index + 1 < len(place.chain.pipelines) or place.role in {"code", "condition"}
+        if handled or place.pipeline.negated or place.piped_to or place.statement.background:
+            return None
+        outer = place.parent if place.kind in {"function", "group", "subshell"} else None
+        if outer is None or outer.piped_to:
+            continue
+        if outer.chain_index + 1 < len(outer.chain.pipelines) or outer.role == "condition":
+            return place
+    return None
+
+
+def _runs_anyway(script: BatchScript, step: TracedCommand, later: list[TracedCommand]) -> TracedCommand | None:
+    """Return the command below a failed one that does harm, or hides the failure; None if there is none."""
+    is_program = _part_of_work(script, step) == "program"
+    for each in later:
+        if each.removes_folders or (is_program and _part_of_work(script, each) == "program"):
+            return each
+    last = later[-1] if later else None
+    # A function such as `log` only prints.
+    names = {last.name, *(each.name for each in script.functions.get(last.name, ()))} if last is not None else {"?"}
+    return last if names <= _SUCCEEDS | script.functions.keys() else None
+
+
+def _checks_itself(script: BatchScript, compound: CompoundCommand, later: list[TracedCommand]) -> bool:
+    """Tell whether commands below a failed one may notice the failure: a test, or one that reads its status."""
+    tests = any(each.name in _NOTICES or each.reads("?") for each in later)
+    expressions = (each.position for each in script.expressions if later and each.line >= later[0].line)
+    return tests or any(place.compound is compound for each in expressions for place in each.outward())
+
+
+def _relies_on(script: BatchScript, call: BlockPosition) -> bool:
+    """Tell whether a script acts on the failure of a function or block, rather than prints a message and goes on."""
+    chain, index = call.chain, call.chain_index
+    if index + 1 >= len(chain.pipelines) or chain.operators[index] == "&&":
+        return True
+    names = {
+        step.name
+        for step in script.batch_commands
+        if any(place.chain is chain and place.chain_index > index for place in step.position.outward())
+    }
+    return not _HANDLES.isdisjoint(names | {step.name for name in names for step in script.functions.get(name, ())})
 
 
 @rule("KIT408", "warning", needs=("&&",))

@@ -107,8 +107,8 @@ def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     return any(_names(text, folder) for text in texts)
 
 
-_WRITTEN_THERE = lazy_pattern(r"(?i)out|save|log|ckpt|checkpoint|tmp|temp|cache|work|scratch|result|chdir|venv|env")
-_READ_THERE = lazy_pattern(r"(?i)data|train|input|src|source|shards|images?")
+WRITTEN_THERE = lazy_pattern(r"(?i)out|save|log|ckpt|checkpoint|tmp|temp|cache|work|scratch|result|chdir|venv|env")
+READ_THERE = lazy_pattern(r"(?i)data|train|input|src|source|shards|images?")
 """Words in an option or variable for a folder of results or temporary files, and for one with data."""
 
 
@@ -121,11 +121,11 @@ def _gets_parent(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     for word in (*launch.command.words, *launch.inner_command.words):
         name, equals, value = word.text.partition("=")
         option = name if equals else before
-        if plain_path(value if equals else word.text).rstrip("/") in parents and not _WRITTEN_THERE.search(option):
+        if plain_path(value if equals else word.text).rstrip("/") in parents and not WRITTEN_THERE.search(option):
             return True
         before = word.text if word.text.startswith("-") else ""
     exported = (
-        each for each in script.exported_assignments if each.line < launch.line and _READ_THERE.search(each.name)
+        each for each in script.exported_assignments if each.line < launch.line and READ_THERE.search(each.name)
     )
     return any(plain_path(each.value.text).rstrip("/") in parents for each in exported)
 
@@ -187,7 +187,14 @@ def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, l
 
 def _filled(script: BatchScript, step: TracedCommand) -> str | None:
     """Return the node-local folder that a command fills."""
-    words = step.texts or [""]
+    # `mktemp -p DIR` and `mktemp DIR/XXXX` may make a folder that all nodes share.
+    pattern = _OF_THIS_NODE if re.search(r"mktemp( -[dqt]+)*\)", script.code) else OWN_DISK
+    place = target_of_copy(step.texts or [""])
+    return plain_path(place).rstrip("/.") if place is not None and pattern.match(place) else None
+
+
+def target_of_copy(words: list[str]) -> str | None:
+    """Return the file or folder that a command fills: one that copies, unpacks, or downloads."""
     # `find ... -exec cp {} DIR`, `... | xargs cp -t DIR`, but `... | xargs -I{} ssh {} cp ...` fills other nodes, too
     if words[0] in {"find", "parallel", "xargs"}:
         starts = (index for index, text in enumerate(words) if text in {*COPIES, *MULTIPLIERS, *REMOTE})
@@ -204,11 +211,7 @@ def _filled(script: BatchScript, step: TracedCommand) -> str | None:
     elif (name, *rest[:1]) in {("git", "clone"), ("uv", "venv")} or name == "virtualenv" or rest[:2] == ["-m", "venv"]:
         places = rest[-1:]
     packs = name == "tar" and re.match(r"-?\w*[crtu]\w*\Z|--(create|list|append|update)", rest[0] if rest else "")
-    # `mktemp -p DIR` and `mktemp DIR/XXXX` may make a folder that all nodes share.
-    if not places or packs:
-        return None
-    pattern = _OF_THIS_NODE if re.search(r"mktemp( -[dqt]+)*\)", script.code) else OWN_DISK
-    return plain_path(places[-1]).rstrip("/.") if pattern.match(places[-1]) else None
+    return places[-1] if places and not packs else None
 
 
 def _option_values(words: list[str], option: str, prefix: str) -> list[str]:

@@ -19,12 +19,14 @@ from hpc_kit.check.bash_syntax import (
     parse,
     program_of,
     simple_commands,
+    written_files,
 )
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import DECLARING, BlockPosition, CommandTrace, TracedCommand
-from hpc_kit.check.expansion import ShellVariables
+from hpc_kit.check.expansion import ShellVariables, plain_path
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import COPIES
+from hpc_kit.check.rules.files import OWN_DISK, READ_THERE, WRITTEN_THERE, target_of_copy
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.lazy_pattern import lazy_pattern
 
@@ -305,7 +307,8 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
     launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
     but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end. A
-    loop behind a pipe is a subshell: the `wait` of the script does not know the processes that the loop starts.
+    training whose data a `tar -xf ... &` above still unpacks begins with a part of them. A loop behind a pipe is a
+    subshell: the `wait` of the script does not know the processes that the loop starts.
 
     Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
@@ -317,6 +320,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     flow = trace_exit_status(script)
     yield from _unread_waits(script)
     yield from _unfinished_copies(script)
+    yield from _used_too_early(script)
     yield from _last_of_loop(script)
     if flow is not None and not flow.background:
         yield from _left_behind(script, flow)
@@ -403,6 +407,58 @@ def _unfinished_copies(script: BatchScript) -> Iterator[Problem]:
         if not any(map(_waits, after)) and all(_is_short(each) or each.name == "exit" for each in after):
             what = f"nothing waits for this {step.name}: the job ends, and Slurm ends the copy"
             yield Problem(step, what, "remove the &, or write wait as the last line")
+
+
+_UNPACKERS = frozenset({"cat", "curl", "gunzip", "gzip", "lz4", "pigz", "unxz", "xz", "zcat", "zstd", "zstdcat"})
+"""Programs whose output is mostly data."""
+
+
+def _used_too_early(script: BatchScript) -> Iterator[Problem]:
+    """Find a training that begins while a command in the background still copies or unpacks its data."""
+    for step in script.batch_commands:
+        if not step.in_background:
+            continue
+        launch = script.launch_at(step)
+        texts = launch.program.texts if launch is not None and launch.multiplier else step.texts or [""]
+        target = target_of_copy(texts)
+        if target is None and step.name in _UNPACKERS:
+            target = next((script.resolve(each.name.unquoted) for each in written_files(step.syntax)), None)
+        folder = plain_path(target).rstrip("/.") if target is not None else ""
+        if not re.search(r"/\w|\$\w", folder) or folder.startswith("/dev/"):
+            continue
+        for later in script.training:
+            if not script.is_before(step, later.command) or not _reads_from(script, folder, later):
+                continue
+            between = [each for each in script.commands_after(step) if script.is_before(each, later.command)]
+            front = [each for each in between if not each.in_background]
+            waits = any(_waits(each) or each.name in {"sleep", "inotifywait"} for each in front)
+            # Each pass of a loop may fetch the data of the next one.
+            loop = later.command.around(*LOOPS)
+            if waits or (loop is not None and step.is_inside(loop)):
+                break
+            what = f"nothing waits for this {texts[0]}: line {later.line} begins while {folder} is incomplete"
+            certain = all(map(_is_short, front))
+            yield Problem(step, what, f"write wait before line {later.line}", (later.line,), certain)
+            return
+
+
+def _reads_from(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
+    """Tell whether a training gets a folder, one in it, or, as its data, one around it."""
+    if any("$!" in word.raw for word in launch.inner_command.syntax.words):
+        return False
+    pairs = [("", "")]
+    for word in launch.program.words[1:]:
+        name, equals, value = word.text.partition("=")
+        pairs.append((name if equals else pairs[-1][1], value if equals else word.text))
+    pairs += [(each.name, each.value.text) for each in script.exported_assignments if each.line < launch.line]
+    for option, value in pairs[1:]:
+        path = plain_path(value).rstrip("/")
+        inside = f"{path}/".startswith(f"{folder}/") and not WRITTEN_THERE.search(option)
+        around = f"{folder}/".startswith(f"{path}/") and READ_THERE.search(option)
+        # $SCRATCH has much else in it, which the program may read.
+        if inside or (around and (re.search(r".+/", path) or OWN_DISK.match(path))):
+            return True
+    return False
 
 
 def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterator[Problem]:

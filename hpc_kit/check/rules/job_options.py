@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin, Word
+from hpc_kit.check.bash_syntax import Origin, Word, program_of, written_files
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
@@ -217,7 +217,7 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
     Slurm expands nothing in a directive: neither `$HOME` nor `$(date)` nor `~`. The log file then goes to a folder that
     is literally named `$HOME`. That folder usually does not exist, and the job ends without a log. The shell in turn
     does not know the patterns of Slurm: `python train.py > %x-%j.log` writes a file of this name, in each job (a
-    warning).
+    warning). With `> scores_%a.txt`, all elements of an array empty one file (an error).
 
     Fix: use Slurm's own patterns in file names (%u user, %x job name, %j job id). Or pass the option on the command
     line, `sbatch --output="$HOME/logs/%j.log" FILE`, where the shell expands it.
@@ -228,28 +228,38 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
             what = f"--{each.name}={each.value}: Slurm expands no variables here"
             remedy = f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)'
             yield Problem(each, what, remedy, certain=each.name not in _HARMLESS)
-    for step in script.batch_commands:
-        words = step.syntax.words if step.name == "tee" else ()
-        yield from _patterns([*words, *filter(None, [step.syntax.output])])
+    for command in (each for use in script.pipelines for each in use.pipeline.commands):
+        files = list(written_files(command))
+        emptied = [each.name for each in files if not each.appends] if "array" in script.options else []
+        folders = command.words if program_of(command) in {"cd", "mkdir"} else ()
+        yield from _patterns(script, [*folders, *(each.name for each in files)], emptied)
     for launch in script.training:
         # submitit replaces `%j` itself.
         if not any("submitit" in text for text in launch.program.texts[:3]):
-            yield from _patterns(launch.program.words)
+            yield from _patterns(script, launch.program.words)
 
 
-_PATTERN = lazy_pattern(r"(?<![^/_.=-])%([jxAJ])(?=[/_.-]|\Z)")
+_PATTERN = lazy_pattern(r"(?<![^/_.=-])%([ajxAJ])(?=[/_.-]|\Z)")
+_NAMES = {
+    "a": "SLURM_ARRAY_TASK_ID", "j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME",
+    "A": "SLURM_ARRAY_JOB_ID",
+}  # fmt: skip
 
 
-def _patterns(words: Iterable[Word | ExpandedText]) -> Iterator[Problem]:
-    """Find the first word with a pattern that only Slurm expands."""
-    names = {"j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME", "A": "SLURM_ARRAY_JOB_ID"}
+def _patterns(
+    script: BatchScript, words: Iterable[Word | ExpandedText], emptied: Sequence[Word] = ()
+) -> Iterator[Problem]:
+    """Find the first word with a pattern that only Slurm expands. `emptied`: files that each array element empties."""
     for word in words:
-        text = word.unquoted if isinstance(word, Word) else word.text
+        text = script.resolve(word.unquoted) if isinstance(word, Word) else word.text
         match = _PATTERN.search(text) if "%" in text else None
         # `%Y-%j` is a format for dates.
-        if match is not None and text != match[0] and not re.search("%[YymdHMS]", text):
-            what = f"the shell does not expand %{match[1]}: the file is named so in each job"
-            yield Problem(word, what, f"write ${names[match[1]]}", certain=False)
+        if match is not None and text != match[0] and not re.search("%[YymdHMSbBeFT]", text):
+            index = "%a" in text and word in emptied
+            what = f"the shell does not expand {'%a' if index else match[0]}: the file is named so in each job"
+            if index:
+                what = f"{what}, and all elements of the array empty it"
+            yield Problem(word, what, f"write ${_NAMES['a' if index else match[1]]}", certain=index)
             return
 
 

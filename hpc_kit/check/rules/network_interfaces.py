@@ -17,6 +17,7 @@ _TRANSPORTS = {
 }
 
 
+_BACKENDS = ("backend", "dist-backend", "ddp-backend", "distributed-backend")
 _GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
 
 
@@ -37,7 +38,7 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
         if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_reason(each.line):
             yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
-        backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
+        backend = launch.argument(*_BACKENDS)
         if backend is not None and backend.text == "gloo" and not launch.on_cpus and not script.has_reason(launch.line):
             yield Problem(backend, _GLOO, "write nccl", (launch.line,))
     for each in script.assignments_of(*_TRANSPORTS):
@@ -61,9 +62,10 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
     connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
     address". NCCL_IB_HCA names devices, such as mlx5_0, and no interfaces. The rule is silent if a comment at the line
-    gives a reason.
+    gives a reason. The `^` and `=` of NCCL_SOCKET_IFNAME are NCCL's own: Gloo takes `^lo` for the name of an interface,
+    and ends (an error in a training over Gloo).
 
-    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
+    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some for NCCL:
     `NCCL_SOCKET_IFNAME=^lo,docker0`.
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
@@ -78,6 +80,16 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
+    backends = [launch.argument(*_BACKENDS) for launch in script.training]
+    over_gloo = any(backend is not None and "gloo" in backend.text for backend in backends)
+    for each in script.assignments_of("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        sign = each.value.text[:1]
+        if sign in {"^", "="} and not each.value.has_default:
+            what = (
+                f"the {sign} is NCCL's own: Gloo looks for an interface that is named {each.value.text.split(',')[0]}"
+            )
+            certain = each.name.startswith("GLOO") and over_gloo
+            yield Problem(each.value, what, "remove it, or name one interface", certain=certain)
     for each in script.assignments_of("NCCL_IB_HCA"):
         name = re.match(r"=?((?:ib|eth|bond|hsn|eno)\d+)\b", each.value.text)
         if name is not None and not script.has_reason(each.line):
@@ -114,5 +126,7 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
             remedy = "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
         else:
-            remedy = f"write ^{','.join(names)} to exclude these interfaces"
+            exclude = f"write ^{','.join(names)} to exclude these interfaces"
+            # Gloo has no exclusion.
+            remedy = exclude if each.name.startswith("NCCL") else "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),))

@@ -367,7 +367,8 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     you cancel it (a warning). A chain that submits its next job before the training, without --dependency, runs all its
     jobs side by side (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning). A next job
     with `afterok:$SLURM_JOB_ID` never starts if the time limit ends this one with a status other than 0, as the `exit
-    1` of a trap or the 124 of `timeout`.
+    1` of a trap or the 124 of `timeout`. A counter such as `LINK=${LINK:-1}` that the script increments, but does not
+    export or pass on, starts at 1 in each job of the chain (a warning).
 
     Fix: requeue in the trap of the signal, or only while work remains: `[ -f done ] || scontrol requeue
     "$SLURM_JOB_ID"`. Write `--dependency=afterany:$SLURM_JOB_ID` for the next job of a chain.
@@ -378,6 +379,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     training = script.training
     yield from _endless_traps(script)
     yield from _unmet_chain(script)
+    yield from _lost_counter(script)
     for step in script.batch_commands:
         requeue = _requeues_in(step)
         again = step.name == "sbatch" and any(_is_this_script(script, text) for text in step.texts[1:])
@@ -407,6 +409,74 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
                 what = "the job starts again whatever the training returned: even a failure at its start never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
+
+
+_COUNTER = lazy_pattern(r"\"?\$\{(\w+):?-(\d+)\}\"?")
+_NAMES_OF_JOB = lazy_pattern(r"(--(job-name|output|error|comment)[= ]|(?<![-\w])-[Joe]\s*)\S+")
+"""Options of sbatch that pass nothing on to the job."""
+
+
+def _lost_counter(script: BatchScript) -> Iterator[Problem]:
+    """Find a chain whose jobs count from the same number: no job gets the counter of the one before."""
+    submits = [step for step in script.batch_commands if step.name == "sbatch"]
+    tests = [step.written for step in script.batch_commands if step.name in {"[", "test"}]
+    tests += [each.text for each in script.expressions]
+    for first in script.written_assignments if submits and not script.sources_files else ():
+        default = _COUNTER.fullmatch(first.value.raw)
+        if default is None or (default[1] != first.name and not default[1].isdigit()):
+            continue
+        place, total = _increment_of(script, first.name)
+        chain = [step for step in submits if place is not None and _submits_next(script, step, place)]
+        limited = any(re.search(rf"\b({first.name}|{total})\b", text) for text in tests)
+        if place is None or not chain or not limited or _passes_on(script, chain, place, {first.name, total}):
+            continue
+        by_name = default[1] == first.name
+        remedy = f"write export {first.name} below it" if by_name else f'write "${total}" behind the file'
+        what = f"the next job does not get {first.name}: it starts at {default[2]} again, and the chain never ends"
+        yield Problem(place, what, remedy, (first.value.line, chain[0].line), certain=False)
+
+
+def _increment_of(script: BatchScript, name: str) -> tuple[Place | None, str]:
+    """Return the place where a script adds 1 to its counter, and the variable that gets the sum."""
+    sums = re.compile(rf"\"?\$\(\(\s*\$?\{{?{name}\}}?\s*\+\s*1\s*\)\)\"?|\$\(expr \"?\$\{{?{name}\}}?\"? \+ 1\)")
+    for step in script.batch_commands:
+        for each in step.written_assignments:
+            if sums.fullmatch(each.value.raw):
+                return each.value, each.name
+        if step.name == "let" and re.search(rf"\b{name}(\+\+|\s*\+=)|\+\+{name}\b", step.written):
+            return step, name
+    counts = re.compile(rf"\(\(\s*(\+\+{name}|{name}\s*(\+\+|\+=\s*1|=\s*{name}\s*\+\s*1))\s*\)\)")
+    return next((Origin(each.line) for each in script.expressions if counts.fullmatch(each.text)), None), name
+
+
+def _submits_next(script: BatchScript, step: TracedCommand, place: Place) -> bool:
+    """Tell whether an sbatch below the increment submits this script, or a job that waits for this one."""
+    words = [word.unquoted for word in step.syntax.words[1:]]
+    waits = re.search(r"\bafter(any|ok|notok):[\"']?\$\{?SLURM_JOB_?ID\b", step.written) is not None
+    itself = any(_is_successor(script, word) for word in words if not word.startswith("-"))
+    return step.line >= place.line and (itself or (waits and step.is_conditional))
+
+
+def _passes_on(script: BatchScript, chain: list[TracedCommand], place: Place, names: set[str]) -> bool:
+    """Tell whether the next job may get a counter: by the environment, an argument, a file or the user."""
+    mentions = re.compile(rf"(?<!\w)({'|'.join(sorted(names))})(?!\w)")
+    exported = {each.name for each in script.exported_assignments}
+    exported |= {text for step in script.batch_commands if step.name in {"declare", "export"} for text in step.texts}
+    read = any(step.name in {"read", "mapfile"} and names & {*step.texts} for step in script.batch_commands)
+    if names & exported or read or "SLURM_JOB_NAME" in script.code or "allexport" in chain[0].options:
+        return True
+    # `LINK=1 sbatch chain.sh` at the first start puts the variable into the environment of all jobs.
+    if any(re.search(rf"\b{name}=", text) for name in names for _, text in script.comment_lines):
+        return True
+    if any(mentions.search(_NAMES_OF_JOB.sub("", step.written)) for step in chain):
+        return True
+    given = {each.name for step in chain for each in step.syntax.assignments}
+    # Whatever else reads the sum may save it.
+    prints = {"echo", "printf", "[", "test", "sbatch"}
+    others = [step for step in script.batch_commands if step.line > place.line and mentions.search(step.written)]
+    saves = any(step.name not in prints or step.syntax.redirections or step.position.piped_to for step in others)
+    several = any(len(script.assignments_of(name)) > 2 for name in names)
+    return bool(names & given) or saves or several
 
 
 _AFTER_THIS_JOB = lazy_pattern(r"\bafterok:[\"']?\$\{?SLURM_JOB_?ID\b")

@@ -10,6 +10,7 @@ from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.text_edits import Edit
 from hpc_kit.lazy_pattern import lazy_pattern
 
 _MODULES = frozenset({"ml", "module"})
@@ -210,17 +211,43 @@ def replaced_path(script: BatchScript) -> Iterator[Problem]:
     """PATH is replaced instead of extended.
 
     After `export PATH=$HOME/venv/bin`, the shell finds no other program: srun, mkdir and nvidia-smi are "command not
-    found".
+    found". `PATH=$HOME/venv/bin:PATH` without a `$` names a folder `PATH`, and so does the `$PATH` in single quotes. In
+    LD_LIBRARY_PATH, PYTHONPATH and similar lists, the same loses what modules have set (a warning).
 
     Fix: `export PATH=$HOME/venv/bin:$PATH`.
     Documented: bash(1), PATH.
     """
+    yield from _names_of_paths(script)
     for each in script.assignments_of("PATH"):
         whole = re.search(r"PATH\b|(\A|:)(/usr)?/bin(:|/?\Z)|\$\(", each.value.text)
         later = any(launch.line > each.line for launch in script.launch_lines)
         if not each.is_for_one_command and not whole and each.value.text and later:
             what = f"PATH has only {each.value.text}: the shell does not find srun, mkdir or nvidia-smi"
             yield Problem(each.value, what, f"write PATH={each.value.text}:$PATH")
+
+
+def _names_of_paths(script: BatchScript) -> Iterator[Problem]:
+    """Find a list of folders with its own name in it, where its value was meant: `PATH=/opt/bin:PATH`."""
+    if not any(name.endswith("PATH") for name in script.assigned):
+        return
+    for each in script.written_assignments:
+        name, value = each.name, each.value
+        plain = (
+            re.search(rf"(?:\A|:)(\{{{name}\}}|{name})(?=[:}}]|\Z)", value.unquoted) if name.endswith("PATH") else None
+        )
+        texts = [part.text for part in value.parts if part.kind == "text"] if name.endswith("PATH") else []
+        if plain is None and not any(re.search(rf"\$\{{?{name}\b", text) for text in texts):
+            continue
+        found = plain[1] if plain else f"${name}"
+        what = f"{found} is a name here, and not the value of the variable"
+        if name == "PATH":
+            what = f"{what}: the shell does not find srun, mkdir or nvidia-smi"
+        before = script.lines[value.line - 1].find(plain[0], value.column - 1) if plain else -1
+        column = before + plain.start(1) - plain.start() + 1 if plain else 0
+        edits = (Edit(value.line, column, found, f"${found}"),) if before >= 0 else ()
+        yield Problem(
+            value, what, f"write ${name}" + ("" if plain else " in double quotes"), (), name == "PATH", edits=edits
+        )
 
 
 @rule("KIT126", "warning")

@@ -50,10 +50,11 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     """A variable that nothing sets, with a name much like one that exists.
 
     The shell expands it to nothing, without a message: the option behind it gets the next word, or none. A variable
-    that the script sets but never reads shows what was meant.
+    that the script sets but never reads shows what was meant. A name ends at the first character that is no letter,
+    digit or `_`: `$MODEL_fold` and `$MODEL_$SEED` read the variables MODEL_fold and MODEL_, and not MODEL.
 
-    Fix: the spelling; `set -u` makes it an error at run time.
-    Documented: bash(1), set -u; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    Fix: the spelling; `${MODEL}_fold`; `set -u` makes it an error at run time.
+    Documented: bash(1), set -u and Parameter Expansion; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
@@ -63,7 +64,9 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     if not unset:
         return
     known = set_variables(script)
-    seen = set[str]()
+    longer = _longer_names(script, known)
+    yield from longer.values()
+    seen = {*longer}
     meant: dict[str, str | None] = {}
     ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
     statuses = {id(part) for step in ends for part in step.syntax.parts}
@@ -89,6 +92,32 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
             seen.add(name)
             what = f"nothing sets ${name}; there is ${match}"
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
+
+
+_ALWAYS_SET = frozenset({"HOME", "HOSTNAME", "USER"})
+
+
+def _longer_names(script: BatchScript, known: set[str]) -> dict[str, Problem]:
+    """Return the variables that text behind another one makes: `$MODEL_fold`."""
+    found: dict[str, Problem] = {}
+    targets = (part for step in script.commands for each in step.syntax.redirections for part in each.target.parts)
+    for part in (*(part for _, part in script.nested_parts), *targets):
+        name = part.text
+        if part.kind != "variable" or "_" not in name[1:] or name in known or part.raw != f"${name}" or name in found:
+            continue
+        cuts = [match.start() for match in re.finditer("_", name)]
+        own = next((cut for cut in reversed(cuts) if name[:cut] in known | JOB_VARIABLES | _ALWAYS_SET), 0)
+        # The environment may have a variable in capitals, such as DATA_DIR beside DATA.
+        outside = name.isupper() and re.search("[A-Z]", name[own:])
+        if not own or outside or name.endswith("_proxy") or name in script.options.get("export", ""):
+            continue
+        # `declare "MODEL_$i=..."` sets variables of such names.
+        by_eval = re.search(rf"(?<![$\w{{]){name[:own]}_[\"']?\$", script.code)
+        if not by_eval and not script.tests_variable(name):
+            what = f"nothing sets ${name}: the name of the variable goes on behind ${name[:own]}"
+            remedy = f"write ${{{name[:own]}}}{name[own:]}"
+            found[name] = Problem(part.origin, what, remedy, (part.origin.line,))
+    return found
 
 
 _HAS_DEFAULT = lazy_pattern(r":?[-+?=]")
