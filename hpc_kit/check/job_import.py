@@ -496,6 +496,12 @@ class _Importer:
             text.pop()
         return text
 
+    def _uses_background(self, steps: Sequence[TracedCommand], assigned: Sequence[TracedAssignment]) -> bool:
+        """Tell whether a group saves or reads the process id of a command in the background."""
+        ids = {each.name for each in self.script.written_assignments if "$!" in each.value.raw}
+        read = {part.text for step in steps for part in step.syntax.parts if part.kind == "variable"}
+        return bool(read & (ids | {"!"}) or {each.name for each in assigned} & ids)
+
     def _reason_to_drop(self, steps: Sequence[TracedCommand], assigned: Sequence[TracedAssignment]) -> str | None:
         """Return the reason why a job file has no place for a line; `quiet` if the job does it anyway."""
         names = {step.name for step in steps if step.words}
@@ -511,6 +517,7 @@ class _Importer:
                 "ray" in step.texts[:-1] for step in steps
             ),
             "a process in the background is left out": any(step.in_background for step in steps),
+            "it needs the process in the background, which is left out": self._uses_background(steps, assigned),
             "a trap is left out: the job passes signals on to the ranks": "trap" in names,
             "the script submits or requeues jobs: see hpc-kit submit --chain, and requeue = true": bool(submits),
             "left out, because it only prints or waits": bool(names) and names <= PRINTING and not assigned,

@@ -3556,6 +3556,26 @@ GOOD = [
         "for s in 1 2 3 4; do srun --exact -n1 -c8 python t.py $s & done\nwait\n",
     ),
     ("KIT106", HEAD + "python t.py --date-format %j\n"),
+    ("KIT106", HEAD + '#SBATCH -a 0-3\nT=o/r_%a.txt\npython t.py > "${T//%a/$SLURM_ARRAY_TASK_ID}"\n'),
+    ("KIT106", HEAD + 'T=o/%j\nmkdir -p "${T//%j/$SLURM_JOB_ID}"\npython t.py\n'),
+    ("KIT129", HEAD + 'DATA=/d\nexport $(grep -v "^#" .env | xargs)\npython t.py $DATA_root\n'),
+    ("KIT129", HEAD + 'run=/s\neval "$(python vars.py)"\npython t.py $run_dir\n'),
+    ("KIT129", HEAD + 'run=/s\ndeclare "${1#--}=$2"\npython t.py $run_dir\n'),
+    ("KIT129", HEAD + "# usage: model_dir=/x sbatch this.sh\nmodel=a\npython t.py $model $model_dir\n"),
+    ("KIT129", HEAD + "source ~/.bashrc\nscratch=/s\npython t.py $scratch $scratch_dir\n"),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 1-4\nN=(a b)\nfor i in 0 1; do echo ${N[$i]}; done\n"
+        "for ((i=SLURM_ARRAY_TASK_ID; i<=100; i+=4)); do python t.py --seed $i; done\n",
+    ),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-3\nI=$SLURM_ARRAY_TASK_ID\n"
+        "for s in {0..9}; do if (( s % 8 == I || s % 8 == I + 4 )); then python t.py $s; fi; done\n",
+    ),
+    ("KIT256", HEAD + "#SBATCH -a 0-90:10\npython t.py --start $((SLURM_ARRAY_TASK_ID / 10 * 100))\n"),
+    ("KIT135", HEAD + "export DATA_PATH='{DATA_PATH}'\npython t.py\n"),
+    ("KIT513", HEAD + "apptainer run --nv $SIF --nv\n"),
     ("KIT133", HEAD + "#SBATCH -n1\npython t.py --cuda false --gpu -1 --use_gpu_stats x\n"),
     ("KIT416", HEAD + "W=/tmp/$SLURM_JOB_ID\npython t.py --out $W\ncp -r $W/best.pt ~/\nrm -rf $W\n"),
     ("KIT416", HEAD + "W=/tmp/w\ntrap 'rm -rf $W' EXIT\npython t.py --out $W\ncp -r $W/best.pt ~/\n"),

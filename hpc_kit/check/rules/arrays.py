@@ -314,6 +314,7 @@ def _shares_left(
     lines = script.command_lines if len(array.indexes) == high - low + 1 else []
     for name, value in _AWK_VARIABLE.findall(script.code) if lines else ():
         index.values[name] = value if index.values.get(name, value) == value else "?"
+    found: dict[tuple[str | None, str], list[tuple[int, re.Match[str]]]] = {}
     for number, line in lines:
         patterns = _OF_STRIDE if _MAY_HAVE_STRIDE.search(line) else ()
         for match in (match for pattern in patterns for match in pattern.finditer(line)):
@@ -322,13 +323,24 @@ def _shares_left(
             before = line[: match.start()]
             suffix = re.search(r"\$\{[^}]*\Z", line[: match.start("parts")]) or re.search(r"[%*/]\s*\Z", before)
             by_item = given.get("item") if "stride" in given else None
-            if suffix or (by_item and not re.search(rf"\w\[\$?\{{?{by_item}\}}?\]", script.code)):
-                continue
-            if (fault := _items_left(index, array, given)) is not None:
-                what, remedy, certain = fault
-                place = Origin(number, match.start() + 1)
-                yield Problem(place, what.format(directive.value), remedy, (directive.line,), certain)
-                break
+            if not suffix and not (by_item and not _selects_in_loop(script, number, by_item)):
+                found.setdefault((given.get("item"), match["parts"]), []).append((number, match))
+    for matches in found.values():
+        number, match = matches[0]
+        # `i % 8 == ID || i % 8 == ID + 4` gives two remainders to each element.
+        if len({each["index"] for _, each in matches}) > 1:
+            continue
+        if (fault := _items_left(index, array, match.groupdict())) is not None:
+            what, remedy, certain = fault
+            place = Origin(number, match.start() + 1)
+            yield Problem(place, what.format(directive.value), remedy, (directive.line,), certain)
+
+
+def _selects_in_loop(script: BatchScript, line: int, name: str) -> bool:
+    """Tell whether the variable of the loop in a line selects an element of a list in the loop."""
+    loops = [compound for compound in script.compounds("for") if compound.line == line]
+    inside = {step.line for loop in loops for step in script.commands_in(loop)}
+    return any(re.search(rf"\w\[\$?\{{?{name}\}}?\]", script.lines[number - 1]) for number in inside)
 
 
 def _items_left(index: ArrayIndex, array: ArrayRange, given: Mapping[str, str | None]) -> tuple[str, str, bool] | None:
@@ -410,7 +422,8 @@ def _scaled_twice(script: BatchScript, directive: DirectiveOption, low: int, ste
             if first is not None and last is not None and last - first in {step, step - 1}:
                 given.append(("start", begin, Origin(number, line.find(begin) + 1)))
     for name, text, place in given:
-        if "*" not in text or not index.depends(text):
+        # `ID / 10 * 100` undoes the step.
+        if "*" not in text or "/" in text or not index.depends(text):
             continue
         first, second = (index.compute(text, each) for each in (low, low + step))
         # The step of such a start is that of the array, times the same number again.

@@ -224,6 +224,7 @@ def options_behind_image(script: BatchScript) -> Iterator[Problem]:
         # A variable may contain the options, and a further one the image.
         unsure = any(map(may_be_several, words[first + 1 : container.image])) or not _OF_IMAGE_FILE.search(image.text)
         certain = words[first].text == "exec"
+        unsure = unsure or any(word.text == option.text for word in words[first + 1 : container.image])
         if unsure or not re.match(r"-\w|--\w", option.text) or not (certain or option.text in _ONLY_OF_APPTAINER):
             continue
         what = f"{option.text} stands behind the image: the container looks for a program of this name"

@@ -240,6 +240,8 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
 
 
 _PATTERN = lazy_pattern(r"(?<![^/_.=-])%([ajxAJ])(?=[/_.-]|\Z)")
+_REPLACES = lazy_pattern(r"\$\{\w+[/%#]")
+"""An expansion such as `${LOG//%a/$ID}`, which may replace the pattern."""
 _NAMES = {
     "a": "SLURM_ARRAY_TASK_ID", "j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "x": "SLURM_JOB_NAME",
     "A": "SLURM_ARRAY_JOB_ID",
@@ -251,7 +253,10 @@ def _patterns(
 ) -> Iterator[Problem]:
     """Find the first word with a pattern that only Slurm expands. `emptied`: files that each array element empties."""
     for word in words:
-        text = script.resolve(word.unquoted) if isinstance(word, Word) else word.text
+        written = word.unquoted if isinstance(word, Word) else word.text
+        if _REPLACES.search(written):
+            continue
+        text = script.resolve(written) if isinstance(word, Word) else written
         match = _PATTERN.search(text) if "%" in text else None
         # `%Y-%j` is a format for dates.
         if match is not None and text != match[0] and not re.search("%[YymdHMSbBeFT]", text):

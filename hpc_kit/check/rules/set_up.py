@@ -226,16 +226,21 @@ def replaced_path(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, f"write PATH={each.value.text}:$PATH")
 
 
+_PATHS = frozenset({
+    "C_INCLUDE_PATH", "CMAKE_PREFIX_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "MANPATH",
+    "MODULEPATH", "PATH", "PKG_CONFIG_PATH", "PYTHONPATH",
+})  # fmt: skip
+"""Lists of folders with `:` between them."""
+
+
 def _names_of_paths(script: BatchScript) -> Iterator[Problem]:
     """Find a list of folders with its own name in it, where its value was meant: `PATH=/opt/bin:PATH`."""
-    if not any(name.endswith("PATH") for name in script.assigned):
-        return
-    for each in script.written_assignments:
+    for each in script.written_assignments if script.assigned & _PATHS else ():
         name, value = each.name, each.value
-        plain = (
-            re.search(rf"(?:\A|:)(\{{{name}\}}|{name})(?=[:}}]|\Z)", value.unquoted) if name.endswith("PATH") else None
-        )
-        texts = [part.text for part in value.parts if part.kind == "text"] if name.endswith("PATH") else []
+        if name not in _PATHS:
+            continue
+        plain = re.search(rf"(?:\A|:)(\{{{name}\}}|{name})(?=[:}}]|\Z)", value.unquoted)
+        texts = [part.text for part in value.parts if part.kind == "text"]
         if plain is None and not any(re.search(rf"\$\{{?{name}\b", text) for text in texts):
             continue
         found = plain[1] if plain else f"${name}"
@@ -244,7 +249,8 @@ def _names_of_paths(script: BatchScript) -> Iterator[Problem]:
             what = f"{what}: the shell does not find srun, mkdir or nvidia-smi"
         before = script.lines[value.line - 1].find(plain[0], value.column - 1) if plain else -1
         column = before + plain.start(1) - plain.start() + 1 if plain else 0
-        edits = (Edit(value.line, column, found, f"${found}"),) if before >= 0 else ()
+        # The other lists may be unset, which ends a script with set -u.
+        edits = (Edit(value.line, column, found, f"${found}"),) if before >= 0 and name == "PATH" else ()
         yield Problem(
             value, what, f"write ${name}" + ("" if plain else " in double quotes"), (), name == "PATH", edits=edits
         )

@@ -11,6 +11,7 @@ from itertools import pairwise, takewhile
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Assignment, Origin, nested_block, program_of, simple_commands
 from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
+from hpc_kit.check.command_trace import DECLARING
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.text_edits import Edit
@@ -64,7 +65,8 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     if not unset:
         return
     known = set_variables(script)
-    longer = _longer_names(script, known)
+    others = _may_set_others(script)
+    longer = _longer_names(script, known) if not others else {}
     yield from longer.values()
     seen = {*longer}
     meant: dict[str, str | None] = {}
@@ -72,7 +74,7 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     statuses = {id(part) for step in ends for part in step.syntax.parts}
     for part in unset:
         name = part.text
-        if name in known or name in seen:
+        if name in known or name in seen or (others and not name.startswith("SLURM_")):
             continue
         if name not in meant:
             if script.tests_variable(name):
@@ -99,7 +101,10 @@ _ALWAYS_SET = frozenset({"HOME", "HOSTNAME", "USER"})
 
 def _longer_names(script: BatchScript, known: set[str]) -> dict[str, Problem]:
     """Return the variables that text behind another one makes: `$MODEL_fold`."""
+    if any(step.name in {".", "source"} and re.search(r"bashrc|profile", step.text) for step in script.batch_commands):
+        return {}
     found: dict[str, Problem] = {}
+    comments = "\n".join(text for _, text in script.comment_lines)
     targets = (part for step in script.commands for each in step.syntax.redirections for part in each.target.parts)
     for part in (*(part for _, part in script.nested_parts), *targets):
         name = part.text
@@ -111,13 +116,25 @@ def _longer_names(script: BatchScript, known: set[str]) -> dict[str, Problem]:
         outside = name.isupper() and re.search("[A-Z]", name[own:])
         if not own or outside or name.endswith("_proxy") or name in script.options.get("export", ""):
             continue
-        # `declare "MODEL_$i=..."` sets variables of such names.
+        # `declare "MODEL_$i=..."` sets variables of such names, and a comment may tell how to submit the script.
         by_eval = re.search(rf"(?<![$\w{{]){name[:own]}_[\"']?\$", script.code)
-        if not by_eval and not script.tests_variable(name):
+        by_user = re.search(rf"\b{name}=", comments)
+        if not by_eval and not by_user and not script.tests_variable(name):
             what = f"nothing sets ${name}: the name of the variable goes on behind ${name[:own]}"
             remedy = f"write ${{{name[:own]}}}{name[own:]}"
             found[name] = Problem(part.origin, what, remedy, (part.origin.line,))
     return found
+
+
+def _may_set_others(script: BatchScript) -> bool:
+    """Tell whether commands may set variables of any name: `eval "$(...)"`, `export $(cat .env)`."""
+    for step in script.batch_commands:
+        if step.name == "eval" and not re.search(r"conda|mamba|module|ssh-agent", step.text):
+            return True
+        words = step.syntax.words[1:] if step.name in DECLARING else ()
+        if any(word.parts[:1] and word.parts[0].kind != "text" for word in words):
+            return True
+    return False
 
 
 _HAS_DEFAULT = lazy_pattern(r":?[-+?=]")
