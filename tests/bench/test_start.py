@@ -63,6 +63,7 @@ def test_impossible_measurements_are_refused(asked: startup.StartOptions, fault:
         asked.check()
 
 
+@pytest.mark.slow
 def test_handwritten_scripts_are_submitted_and_their_phases_become_rows(slurm: startup.SubmitSettings) -> None:
     sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0)
     asked = startup.StartOptions(ranks=(2, 8), ways=("plain torchrun",), nodes=2, repeats=2)

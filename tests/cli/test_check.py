@@ -219,6 +219,7 @@ def test_a_job_for_another_machine_is_checked(kit: Kit) -> None:
     assert "warning KIT601  the interpreter /there/python does not exist" in done.stdout
 
 
+@pytest.mark.slow
 def test_sbatch_tests_a_job_with_the_command_of_submit(
     kit: Kit, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_without_a_file_nothing_is_written(kit: Kit, project: Path) -> None:
     assert list((project / "env").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_later_jobs_do_not_use_excluded_nodes(kit: Kit, project: Path, tmp_path: Path) -> None:
     state = str(tmp_path / "kept")
     (node, *_) = kit("nodelist", "127.0.0.[1-4]").stdout.split()

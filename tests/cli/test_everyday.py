@@ -250,6 +250,7 @@ def test_a_run_is_private_even_if_its_folder_is_shared(kit: Kit, project: Path) 
     assert shared == [0o775, 0o775]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
 def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, project: Path) -> None:
     """Each user has an embedded queue, and each queue counts from 1."""

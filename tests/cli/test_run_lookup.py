@@ -26,6 +26,7 @@ def submit(kit: Kit, cluster: str, name: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clusters")
 def test_the_record_of_a_run_chooses_the_cluster(kit: Kit, project: Path) -> None:
     assert [submit(kit, "lab", "a"), submit(kit, "lab", "a"), submit(kit, "other", "b")] == ["1", "2", "1"]

@@ -75,6 +75,7 @@ def test_a_colour_ends_with_the_text(text: str, clean: str) -> None:
     assert clean_text(text) == clean
 
 
+@pytest.mark.slow
 def test_a_log_changes_no_title_and_erases_nothing(project: Path) -> None:
     run = project / "runs" / "job" / "12"
     run.mkdir(parents=True)

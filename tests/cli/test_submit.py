@@ -97,6 +97,7 @@ def test_a_heterogeneous_job_is_followed_listed_and_cancelled(kit: Kit, project:
     assert set(states.values()) <= {"CANCELLED", "COMPLETING"}
 
 
+@pytest.mark.slow
 def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: Path) -> None:
     program = "echo I am $SLURM_ARRAY_TASK_ID; exit $((SLURM_ARRAY_TASK_ID / 2 * 5))"
     done = kit("submit", "--array", "0-2", "--", "bash", "-c", program)
@@ -118,6 +119,7 @@ def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: 
     assert {index: end["exit_status"] for index, end in ends.items()} == {"0": 0, "1": 0, "2": 5}
 
 
+@pytest.mark.slow
 def test_a_job_that_is_not_followed_can_be_seen_and_cancelled(kit: Kit) -> None:
     start = kit("submit", "-j", "1x1", "--no-wait", "--", "bash", "-c", "sleep 600")
     assert start.returncode == 0, start.stderr
@@ -140,6 +142,7 @@ def test_a_job_is_both_saved_and_submitted_or_neither(kit: Kit, project: Path) -
     assert len(json.loads(kit("status", "--json").stdout)) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_jobs_and_prints_how_to_cancel_each(project: Path) -> None:
     for name in ("a", "b"):
         (project / "jobs" / f"{name}.toml").write_text('command = ["bash", "-c", "echo there; sleep 600"]\n')

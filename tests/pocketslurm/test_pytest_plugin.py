@@ -72,6 +72,7 @@ def test_a_process_without_standard_error_belongs_to_the_queue(pocketslurm: Pock
     assert int(pid) in find_processes(pocketslurm.folder)
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_forever_fails_the_test_with_the_reason(pocketslurm: PocketSlurm) -> None:
     job = pocketslurm.submit("--begin=now+1hour", "--wrap=true")
     wait_for(lambda: "BeginTime" in subprocess.run(["squeue"], capture_output=True, text=True).stdout)

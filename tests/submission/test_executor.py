@@ -380,6 +380,7 @@ def test_files_of_the_project_replace_no_module_of_python(embedded: SlurmClient,
         del sys.modules["steps"]
 
 
+@pytest.mark.slow
 def test_the_exception_of_the_first_failed_rank_is_raised(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.ntasks_per_node": 2})
     started = time.monotonic()
@@ -394,6 +395,7 @@ def test_the_exception_of_the_first_failed_rank_is_raised(embedded: SlurmClient,
     assert job.task(0).exception() is not None
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_reported_with_its_signal(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     error = executor.submit(functions.kill_itself).exception()
@@ -401,6 +403,7 @@ def test_a_killed_rank_is_reported_with_its_signal(embedded: SlurmClient, projec
     assert "rank 0 on 127.0.0.1 was killed by SIGKILL" in str(error)
 
 
+@pytest.mark.slow
 def test_elements_of_an_array_run_through_our_script(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles/%j", cluster="here", set={"resources.nodes": 1})
     jobs = executor.map_array(lambda index: (index, functions.read_variables()), range(3))

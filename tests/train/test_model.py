@@ -35,7 +35,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> N
 
 
 @given(position=st.integers(1, SMALL.sequence - 1), seed=st.integers(0, 5))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=5)
 def test_no_position_depends_on_a_later_byte(position: int, seed: int) -> None:
     torch.manual_seed(seed)
     model = model_of(SMALL)

@@ -122,6 +122,7 @@ def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, name
     assert call("squeue", environ={"HPC_KIT_SLURM_STATE": str(state)}).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_state_directory_that_others_may_rename_is_refused(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     state = shared / "lab" / "queue"
