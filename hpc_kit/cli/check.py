@@ -72,6 +72,7 @@ def command(
         return 0
     form = form or ("json" if as_json else "text")
     reports = []
+    cluster_of = cache(_cluster_of_scripts)  # the file is read once for all scripts
     # Without a name, the job is the program behind --.
     for job in jobs or (None,):
         request = parse_request(job)
@@ -81,7 +82,7 @@ def command(
                 raise SpecError("--fix edits batch scripts", found=f"a job: {job}", remedy="edit the job file")
             reports.append(_check_job(request, standalone=standalone))
             continue
-        text, check_text = _read_script(request, file, alone=len(jobs) == 1)
+        text, check_text = _read_script(file, cluster_of(request.cluster), alone=len(jobs) == 1)
         report = check_text(text)
         if fix or show_diff:
             fixed = _apply_fixes(report, text, file, check_text, write=fix, form=form)
@@ -154,19 +155,17 @@ def _script_path(request: JobRequest) -> str | None:
     return name
 
 
-def _read_script(request: JobRequest, name: str, *, alone: bool) -> tuple[str, Callable[[str], CheckReport]]:
+def _read_script(name: str, cluster: Cluster | None, *, alone: bool) -> tuple[str, Callable[[str], CheckReport]]:
     """Return the text of a script, and the check of such a text. `alone`: other programs check it, too."""
     shown = "stdin" if name == "-" else name
     with explain_file_errors(SpecError, f"cannot read {name}", "write the path of a batch script"):
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     text = data.decode("utf-8", errors="surrogateescape")
-    return text, partial(
-        _check_script, name=shown, job=False, cluster=_cluster_of_scripts(request.cluster), alone=alone
-    )
+    return text, partial(_check_script, name=shown, job=False, cluster=cluster, alone=alone)
 
 
 def _cluster_of_scripts(name: str | None) -> Cluster | None:
-    """Return the named cluster, else the one that the project or the user has chosen; None without a choice.
+    """Return the cluster of all scripts: the named one, else the one that the project or the user has chosen, or None.
 
     The embedded Slurm also runs scripts of other clusters, so that it counts only if it is named.
     """

@@ -107,7 +107,7 @@ _LOGINS = {
 }
 """Passwords in the options of programs whose names do not tell them: an argument, and the one behind a space."""
 
-TEXTS = (
+SECRET_TEXTS = (
     "key", "token", "secret", "pass", "credential", "authorization", "_pwd", "-pwd", "pwd=", "pwd_", "pat=",
     *(f"{dash}{name}{end}" for dash in "-_" for name in ("auth", "pat") for end in "= \t\n:_-\"'`})"),
     "database_url", "db_url", "connection_string", "dsn", "://",

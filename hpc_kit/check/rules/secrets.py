@@ -13,12 +13,12 @@ from hpc_kit.check.expansion import plain_path
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.lazy_pattern import lazy_pattern
-from hpc_kit.spec.secrets import SHAPES, TEXTS, find_secrets, is_secret, is_secret_name
+from hpc_kit.spec.secrets import SECRET_TEXTS, SHAPES, find_secrets, is_secret, is_secret_name
 
 _TALKS = frozenset({"echo", "printf"})
 
 
-@rule("KIT501", needs=(*TEXTS, "netrc", "kaggle.json"))
+@rule("KIT501", needs=(*SECRET_TEXTS, "netrc", "kaggle.json"))
 def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """The script contains a secret.
 
