@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,6 +20,8 @@ from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from hpc_kit.check.report_formats import CheckReport
     from hpc_kit.check.rules import Finding
     from hpc_kit.slurm.versions import SlurmVersion
@@ -32,6 +35,10 @@ _WIDTH = 150
 _MOST_PASSES = 5
 """Times that --fix checks the edited script again."""
 _SEVERAL = "several scripts; name one to run it"
+_MANY = 24
+"""From this number of scripts, several processes take less time than one, and their start."""
+_MOST_PROCESSES = 4
+"""Other people also work on a login node."""
 
 
 @click.command("check", cls=JobCommand)
@@ -71,8 +78,9 @@ def command(
         echo(explain(code), nl=False)
         return 0
     form = form or ("json" if as_json else "text")
-    reports = []
+    checks: list[Callable[[], CheckReport]] = []
     cluster_of = cache(_cluster_of_scripts)  # the file is read once for all scripts
+    only_scripts = True
     # Without a name, the job is the program behind --.
     for job in jobs or (None,):
         request = parse_request(job)
@@ -80,16 +88,50 @@ def command(
         if file is None:
             if fix or show_diff:
                 raise SpecError("--fix edits batch scripts", found=f"a job: {job}", remedy="edit the job file")
-            reports.append(_check_job(request, standalone=standalone))
+            checks.append(partial(_check_job, request, standalone=standalone))
+            only_scripts = False
             continue
         text, check_text = _read_script(file, cluster_of(request.cluster), alone=len(jobs) == 1)
-        report = check_text(text)
         if fix or show_diff:
-            fixed = _apply_fixes(report, text, file, check_text, write=fix, form=form)
-            report = fixed if fix and file != "-" else report
-        reports.append(report)
+            checks.append(partial(_fix_script, text, file, check_text, write=fix, form=form))
+        else:
+            checks.append(partial(check_text, text))
+    reports = _run_in_processes(checks) if only_scripts and not (fix or show_diff) else [check() for check in checks]
     _print_reports(reports, form)
     return int(any(strict or finding.severity == "error" for report in reports for finding in report.findings))
+
+
+def _run_in_processes(checks: list[Callable[[], CheckReport]]) -> list[CheckReport]:
+    """Run the checks, those of many scripts in several processes."""
+    count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    if len(checks) < _MANY or count == 1:
+        return [check() for check in checks]
+    import multiprocessing
+
+    first, rest = checks[0](), checks[1:]  # the processes have what this one has imported
+    context = multiprocessing.get_context("fork")
+    shares = [rest[number::count] for number in range(count)]
+    started = []
+    for share in shares:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_send_reports, args=(sender, share), daemon=True)
+        process.start()
+        sender.close()
+        started.append((process, receiver))
+    reports = []
+    for share, (process, receiver) in zip(shares, started, strict=True):
+        try:
+            reports.append(receiver.recv())
+        except EOFError:  # the process was killed
+            reports.append([check() for check in share])
+        process.join()
+    return [first, *(reports[number % count][number // count] for number in range(len(rest)))]
+
+
+def _send_reports(sender: Connection, checks: list[Callable[[], CheckReport]]) -> None:
+    """Run some of the checks, in a process of their own."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process that started this one says that it was interrupted
+    sender.send([check() for check in checks])
 
 
 def _print_reports(reports: list[CheckReport], form: str) -> None:
@@ -108,12 +150,13 @@ def _print_reports(reports: list[CheckReport], form: str) -> None:
         echo(report_formats.format_json(reports))
 
 
-def _apply_fixes(
-    report: CheckReport, text: str, file: str, check_text: Callable[[str], CheckReport], *, write: bool, form: str
+def _fix_script(
+    text: str, file: str, check_text: Callable[[str], CheckReport], *, write: bool, form: str
 ) -> CheckReport:
-    """Print the edits of a script as a diff, write them, and return the report on the edited script."""
+    """Print the edits of a script as a diff. `write` writes them; the report is then on the edited script."""
     from hpc_kit.check.text_edits import apply_edits, format_diff
 
+    report = first = check_text(text)
     fixed = text
     # An edit may show a further fault: a port without spaces around its `=` is not exported.
     for _ in range(_MOST_PASSES):
@@ -125,7 +168,9 @@ def _apply_fixes(
     if diff:
         # Programs read the other forms from stdout.
         echo(diff, err=form != "text")
-    if write and diff and file != "-":
+    if not write or file == "-":
+        return first
+    if diff:
         # Bytes that are no UTF-8 would be lost.
         Path(file).write_bytes(fixed.encode("utf-8", errors="surrogateescape"))
     return report

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -302,6 +304,51 @@ def test_several_scripts_are_checked_in_one_call(kit: Kit, project: Path) -> Non
     assert kit("check", "--format", "github", "a.sbatch", "b.sbatch").stdout.startswith(
         "::warning file=a.sbatch,line=2,"
     )
+
+
+def many_scripts(project: Path, count: int) -> list[str]:
+    """Write scripts of which every second one has a fault."""
+    names = [f"{number:03}.sbatch" for number in range(count)]
+    for number, name in enumerate(names):
+        (project / name).write_text(WARNED if number % 2 else "#!/bin/bash\nsrun python train.py\n")
+    return names
+
+
+def test_many_scripts_are_reported_in_the_order_of_the_arguments(kit: Kit, project: Path) -> None:
+    names = many_scripts(project, 63)
+    (project / names[5]).write_text(OLD)
+    done = kit.process("check", "--json", *names)
+    reports = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [report["name"] for report in reports] == names
+    codes = [[finding["code"] for finding in report["findings"]] for report in reports]
+    assert codes == [["KIT203"] if number == 5 else ["KIT302"] * (number % 2) for number in range(63)]
+
+
+def children_of(process: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one processor: there are no further processes")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_check_of_many_scripts_ends_with_its_processes(kit: Kit, project: Path, number: signal.Signals) -> None:
+    argv = [sys.executable, "-m", "hpc_kit", "check", *many_scripts(project, 400)]
+    check = subprocess.Popen(
+        argv, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (workers := children_of(check.pid)):
+        assert time.monotonic() < deadline
+    if number == signal.SIGINT:
+        os.killpg(check.pid, number)  # as the terminal does
+    else:
+        check.send_signal(number)
+    _, errors = check.communicate(timeout=60)
+    interrupted = number == signal.SIGINT
+    assert (check.returncode, errors) == ((130, b"\n") if interrupted else (-number, b""))
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_fix_shows_a_diff_and_writes_it(kit: Kit, project: Path) -> None:
