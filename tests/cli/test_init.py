@@ -33,7 +33,7 @@ def test_init_with_a_job_copies_its_files_and_nothing_else(tmp_path: Path) -> No
     assert {path for path in found if path.endswith(".toml") and path.startswith("jobs")} == {
         f"jobs/{name}.toml" for name in ("hsdp_4node", "fsdp_4node", "zero3_2node", "zero2_2node", "zero1_2node")
     }
-    shared = {path for path in list_files(ROOT) if path.startswith("templates/") and path.count(".") == 1}
+    shared = {f"templates/{path}" for path in list_files(ROOT / "templates") if path.count(".") == 1}
     assert {path for path in found if path.startswith("templates")} == shared | {
         f"templates/{name}.sbatch.j2" for name in ("base", "hybrid")
     }

@@ -22,6 +22,7 @@ ENVIRON = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """Without the other plug-ins, which take longer to load than the tests."""
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
     text = (ROOT / "pocketslurm/README.md").read_text()
     script, test = (re.search(rf"```{kind}\n(# )?{name}.*?\n(.*?)```", text, re.DOTALL) for kind, name in FILES)

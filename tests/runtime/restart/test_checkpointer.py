@@ -360,6 +360,7 @@ class WithExtraState(nn.Module):
         self.note = state
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, in torch.compile
 def test_values_that_are_no_tensors_and_tied_weights_are_restored(tmp_path: Path) -> None:
     model = WithExtraState()
