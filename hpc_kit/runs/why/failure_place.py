@@ -84,7 +84,9 @@ def has_several_hosts(attempt: Attempt) -> bool:
 def count_job_nodes(attempt: Attempt) -> int | None:
     """Return the number of nodes of the job, by its node list or by its script."""
     stated = set().union(*attempt.evidence.node_lists.values())
-    lists = {row.nodes for row in attempt.rows if row.nodes} | stated
+    # The batch step and small steps have fewer nodes than the job.
+    jobs = [row for row in attempt.rows if not row.is_step] or attempt.rows
+    lists = {row.nodes for row in jobs if row.nodes} | stated
     if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
         return len(hosts)
     scripts = list(attempt.evidence.scripts.values())

@@ -454,7 +454,7 @@ class _FileCollector:
                 self.retry_line = line.number
         if _TORCHRUN.search(line.text):
             self.evidence.has_torchrun = True
-        self._take_back(line)
+        takes_back = self._take_back(line)
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
         # A line belongs to one reader: the further lines of a message are no messages of their own.
@@ -463,7 +463,7 @@ class _FileCollector:
         matters = matters or self._table(line)
         matters = matters or self._launcher_report(line) or self._plain(line)
         self.before = line
-        return matters
+        return matters or takes_back
 
     def _line_before(self, line: Line) -> Line | None:
         """Return the line before a traceback, also if another file contained this line and it was skipped here."""
@@ -500,12 +500,19 @@ class _FileCollector:
             began = self.evidence.began
             self.evidence.began = line.time if began is None else min(began, line.time)
 
-    def _take_back(self, line: Line) -> None:
-        """Turn errors before a line into warnings if the line states that the program continues or a link is back."""
-        if self.own and self.own[-1].line.number == line.number - 1 and self.own[-1].line.rank == line.rank:
-            if _FALLS_BACK.match(line.body):
+    def _take_back(self, line: Line) -> bool:
+        """Turn errors before a line into warnings if the line states that the program continues or a link is back.
+
+        Return whether it states so of the line right before it: each such line is read, also if its shape is known.
+        """
+        is_after = bool(self.own) and self.own[-1].line[:2] == (line.file, line.number - 1)
+        takes_back = is_after and self.own[-1].line.rank == line.rank
+        if takes_back:
+            falls_back, goes_on = bool(_FALLS_BACK.match(line.body)), bool(GOES_ON.match(line.body))
+            takes_back = falls_back or goes_on
+            if falls_back:
                 self.own[-1].strength = WARNING
-            if GOES_ON.match(line.body):
+            if goes_on:
                 for event in self.own[-3:]:
                     event.is_survived |= event.line == self.before and event.strength in {LINE, WARNING}
         for pattern, applies in _TAKEN_BACK.items():
@@ -520,6 +527,7 @@ class _FileCollector:
         if found := _MOUNT_UP.search(line.body):
             target = found["target"]
             self._weaken(lambda event: event.is_hint and event.host == line.host and target in event.line.body)
+        return takes_back
 
     def _weaken(self, applies: Callable[[Event], bool], strength: Strength = WARNING) -> None:
         for event in self.own:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from hpc_kit.runs.why.log_reader import SOFTENED, SUCCESS
@@ -77,6 +79,26 @@ _INSTALLED = re.compile(
     r"|/torch/|/hpc_kit/runtime/|runpy\.py|\.p(?:yx|xi|xd)$"
 )
 """Files that are not of the program itself."""
+
+_LACKS = re.compile(
+    r"^(?:AttributeError: (?:partially initialized )?module"
+    r"|ImportError: cannot import name '\w+' from(?: partially initialized module)?) '(?P<module>\w+)'"
+    r"(?:.*\((?P<path>/\S+\.py)\)$)?"
+)
+"""A module does not have what its importer expects: it may be a file of the project of the same name."""
+
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python\d[\d.]*/(?!(?:site|dist)-packages/)|^<frozen (?!importlib)")
+"""A file of Python itself, which fits the modules of Python."""
+
+_PACKAGES = frozenset({
+    "PIL", "accelerate", "apex", "cv2", "deepspeed", "einops", "h5py", "hydra", "jax", "lightning", "matplotlib", "numpy",
+    "omegaconf", "pandas", "ray", "safetensors", "scipy", "sklearn", "tensorboard", "tensorflow", "torch", "torchaudio",
+    "torchvision", "tqdm", "transformers", "triton", "wandb", "yaml",
+})  # fmt: skip
+"""Packages whose names no project gives to a module of its own on purpose."""
+
+_MEETS = {"_rendezvous", "next_rendezvous"}
+"""Functions in which the agents of torchrun wait for each other before they start the ranks."""
 
 _GROUP_NOISE = re.compile(r"[\w.]*(?:ExceptionGroup|CancelledError)\b")
 
@@ -332,9 +354,36 @@ class TracebackReader:
             best = Match(rule_named("corrupt-file"), {})
         elif line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
             best = Match(rule_named("missing-argument"), {"detail": traceback.source})
+        elif best.rule.class_ == "collective-timeout" and any(name in _MEETS for *_, name in traceback.frames):
+            best = Match(rule_named("rendezvous-timeout"), {})
+        elif shadowed := _find_shadowed(traceback, best, line.body):
+            best = shadowed
         # The exception of the worker itself is in the part of the message that is missing.
         is_cut = _IN_WORKER.match(traceback.exceptions[-1][0]) is not None
         self._add(best._replace(is_hint=best.is_hint or is_cut), line, traceback)
+
+
+def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None:
+    """Return that a file of the project has the name of a module, if an exception and its frames show it."""
+    found = _LACKS.match(text)
+    if found is None or not traceback.frames:
+        return None
+    name, named = found["module"], re.compile(rf"(?:^|/){found['module']}(?:/__init__)?\.py$")
+    files = [file for file, _, _ in traceback.frames]
+    own = [file for file in (found["path"] or "", *files) if named.search(file) and is_own_file(file)]
+    is_standard = name in sys.stdlib_module_names
+    # Packages and Python itself import no module of the project: it has replaced another one.
+    is_foreign = any(named.search(file) and not is_own_file(before) for before, file in pairwise(files))
+    is_foreign |= not is_own_file(files[-1])
+    if own and (name in _PACKAGES or (is_standard and is_foreign)):
+        return Match(rule_named("shadowed-module"), {"path": own[0]})
+    if is_standard and _STANDARD_LIBRARY.search(files[-1]):
+        best = Match(rule_named("shadowed-python-module"), {"module": name})
+    if best.rule.name != "shadowed-python-module":
+        return None
+    folder = next((file.rpartition("/")[0] for file in files if is_own_file(file)), "")
+    groups = best.groups | ({"detail": f"probably {folder}/{name}.py"} if folder else {})
+    return best._replace(groups=groups)
 
 
 def _primary(traceback: Traceback) -> tuple[Match, Line]:
