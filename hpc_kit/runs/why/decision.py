@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runs.why.attempt import STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.collective_mismatch import comparison_event
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
+from hpc_kit.runs.why.earlier_attempts import attempt_that_left, find_earlier_causes
 from hpc_kit.runs.why.evidence import EXCEPTION, LINE, LONE_TASKS, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.failure_place import correct_local_ranks, place_of
 from hpc_kit.runs.why.hangs import find_stuck_workers
@@ -22,6 +23,7 @@ from hpc_kit.runs.why.rules import DIRECT, fill_sentence
 from hpc_kit.runs.why.script_faults import add_script_fault
 from hpc_kit.runs.why.verdicts import (
     NO_FAILURE,
+    UNKNOWN,
     Verdict,
     describe_rank,
     proof_of,
@@ -93,10 +95,25 @@ def decide(evidence: Evidence) -> Verdict:
     attempt = Attempt(evidence)
     correct_local_ranks(attempt)
     verdict = add_script_fault(attempt, _answer(attempt))
-    if earlier := _earlier_attempts(attempt):
+    if earlier := find_earlier_causes(attempt):
         verdict.earlier = [sentence for _, sentence in earlier]
+        left = attempt_that_left(verdict.class_, verdict.cause, earlier) if attempt.failed else None
+        if left is not None:
+            return _answer_of_earlier(attempt, earlier[left][0].attempt, verdict)
         if verdict.class_ == "corrupt-file" and earlier[0][0].rule.class_ != "corrupt-file":
             verdict.cause += f"; it may be from {verdict.earlier[0]}"
+    return verdict
+
+
+def _answer_of_earlier(attempt: Attempt, number: int, last: Verdict) -> Verdict:
+    """Return the answer about an attempt after which the later ones only tripped over what it had left behind."""
+    first = Attempt(attempt.evidence.until(number))
+    verdict = _answer(first)
+    if verdict.class_ in {UNKNOWN, NO_FAILURE}:
+        return last
+    verdict.cause += f"; the attempts after attempt {number + 1} only met what it had left behind: {last.cause}"
+    verdict.earlier = [sentence for _, sentence in find_earlier_causes(first)]
+    verdict.confidence = "likely"
     return verdict
 
 
@@ -344,11 +361,10 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
         event
         for event in attempt.of_kind("cause")
         if event.traceback
-        and event.traceback.frames
-        and event.traceback.frames[0][2] in {"<module>", "_run_module_as_main"}
+        and event.traceback.begins_program
         and not (event.traceback.is_logged or event.traceback.is_thread or event.traceback.is_child)
         and not (event.traceback.is_survived or event.is_survived or event.progress)
-        and event.lines_after <= LAST_LINES
+        and (event.lines_after <= LAST_LINES or _is_reported(attempt, event))
         # Only the program itself writes to the log of a rank.
         and not (event.rank in attempt.evidence.own_logs and attempt.succeeded_after(event))
         and not any(
@@ -356,6 +372,14 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
             for line in attempt.success
         )
     ]
+
+
+def _is_reported(attempt: Attempt, event: Event) -> bool:
+    """Return whether a launcher reported a failed task or rank after an exception."""
+    return any(
+        end.has_failed and end.line.file == event.line.file and end.line.number > event.line.number
+        for end in attempt.ends
+    )
 
 
 def _symptoms(attempt: Attempt) -> list[Event]:
@@ -640,26 +664,6 @@ def _stays_nan(attempt: Attempt) -> bool:
     events = attempt.named("nan-lines")
     is_last = len(events) > 1 and events[-1].progress <= len(events) // _NAN_LINES_PER_PROGRESS
     return is_last and events[-1].lines_after <= LAST_LINES
-
-
-def _earlier_attempts(attempt: Attempt) -> list[tuple[Event, str]]:
-    """Return the causes of the earlier attempts, with a sentence about each."""
-    found = []
-    for number in range(attempt.evidence.attempts - 1):
-        events = [
-            event
-            for event in attempt.evidence.events
-            if event.attempt == number and event.rule.kind in {"cause", "end"} and event.strength >= LINE
-        ]
-        causes = [event for event in events if event.rule.kind == "cause"]
-        if first := attempt.first(causes or events):
-            rank, host = place_of(attempt, first)
-            # Launchers report the ranks of the last attempt.
-            who = describe_rank(attempt, rank if first.rank is not None else None, host, [])
-            found.append(
-                (first, f"attempt {number + 1}: {fill_sentence(first.rule.cause, {**first.groups, 'who': who})}")
-            )
-    return found
 
 
 def _states_cause_before(event: Event, other: Event) -> bool:

@@ -263,6 +263,8 @@ class Evidence:
     """Ids of the job that its own messages name."""
     began: float | None = None
     """The earliest time in the logs of the program."""
+    logs: list[tuple[LogFile, re.Pattern[str] | None, int]] = field(default_factory=list)
+    """Files that contain lines of progress, with the patterns of their labels and the numbers of their lines."""
     last_stamp: Stamp | None = None
     """The latest time in the last lines of the program."""
     wanted_nodes: tuple[int, Line] | None = None
@@ -301,6 +303,8 @@ class Evidence:
     attempts: int = 1
     running: dict[str, int] = field(default_factory=dict)
     """The last attempt of a file, if the program printed progress or success in it."""
+    later_progress: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Lines of progress in a file after the end of an attempt."""
     with_progress: set[str] = field(default_factory=set)
     """Files that contain lines of progress. Nothing shows their order with the lines of other files."""
     unreadable: list[tuple[str, str]] = field(default_factory=list)
@@ -324,6 +328,20 @@ class Evidence:
         found.events = [replace(event) for event in self.events if with_logs or event.strength == SYSTEM]
         own = [row for row in self.rows if element in {row.element, row.job_id.partition(".")[0]}]
         found.rows = own or [row for row in self.rows if not row.element]
+        return found
+
+    def until(self, attempt: int) -> Evidence:
+        """Return the evidence about the attempts up to one that failed."""
+        found = copy.copy(self)
+        found.events = [
+            replace(event, progress=max(event.progress - self.later_progress.get((event.line.file, attempt), 0), 0))
+            for event in self.events
+            if event.attempt <= attempt
+        ]
+        found.ends = [end for end in self.ends if end.attempt <= attempt]
+        found.success = [each for each in self.success if each[0] <= attempt]
+        found.running = {file: min(last, attempt) for file, last in self.running.items()}
+        found.attempts = attempt + 1
         return found
 
     def nodes_of(self, file: str, attempt: int) -> set[str]:

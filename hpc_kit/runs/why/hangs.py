@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.attempt import STATE_ORDER
 from hpc_kit.runs.why.collective_mismatch import at_last_line, compare_operations, comparison_event
-from hpc_kit.runs.why.evidence import LINES_OF_END, Event, WaitingRank, script_options
-from hpc_kit.runs.why.log_reader import read_end_times
+from hpc_kit.runs.why.evidence import LINES_OF_END, SYSTEM_MESSAGE, Event, WaitingRank, script_options
+from hpc_kit.runs.why.log_reader import read_end_lines, read_end_times, time_of_day
 from hpc_kit.runs.why.stack_dumps import find_late_stacks
 from hpc_kit.slurm.partitions import parse_limit
 from hpc_kit.slurm.units import format_time
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hpc_kit.runs.why.attempt import Attempt
     from hpc_kit.runs.why.evidence import LastLine, Stamp
+    from hpc_kit.runs.why.log_reader import Line
     from hpc_kit.runs.why.stack_dumps import Stack
 
 FEW_LINES = 3
@@ -47,6 +48,20 @@ SAME_MOMENT = 300.0
 
 MAX_SHOWN = 80
 """Characters of a line in a sentence."""
+
+_STEP = re.compile(r"(?i)\b(?:global[_ ]?step|step|iter(?:ation)?|it|epoch|batch|update)s?\b[ =:#/\[(]*\d")
+"""A program reports a step of its training."""
+
+_MONITOR = re.compile(
+    r"(?i)^(?!.*\bloss\b)(?:.*\bno (?:new |more |further )?(?:steps?|progress|output|updates?|logs?|heartbeats?)\b"
+    r"|.*\bstill (?:waiting|alive|running|hanging|blocked|stuck|no)\b|.*\bheart-?beats?\b|.*\bkeep-?alive\b"
+    r"|[\W\d]*(?:watch(?:dog|er)?|monitor)\b|.*\b(?:gpu|sm|cpu)[-_ ]?(?:util\w*|usage|load)\b"
+    r"|.*\bstall(?:ed)?\b|.*\b(?:stacks?|tracebacks?|threads?)\b.*\b(?:dump\w*|of rank|faulthandler|py-spy)\b)"
+)
+"""A monitor of the job prints a line, which is no sign of progress."""
+
+_IN_STACK = re.compile(r"\s+File |(?:Current thread|Thread) 0x|\s*$|\s+\S|.*Warning: ")
+"""A line of a stack, or of a warning."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -204,13 +219,56 @@ def find_standstill(attempt: Attempt, end: Event) -> Event | None:
         return comparison_event(attempt, "stood-still", end.line, None, reason=reason, **time)
     last, silence = attempt.evidence.last_stamp, _silence(attempt, end)
     if last is None or silence <= LONG_SILENCE or silence <= _usual_silence(attempt, last, silence):
-        return None
+        return _find_last_step(attempt, end)
     since = (dt.datetime(2024, 1, 1) + dt.timedelta(seconds=last.time - DAY)).strftime("%b %d %H:%M:%S")  # noqa: DTZ001
     shown = {"since": since, "silence": format_time(int(silence)), **time}
     if odd := _odd_last_line(attempt):
         rank, last_line, shown["detail"] = odd
         return comparison_event(attempt, "stood-still", at_last_line(last.line, last_line, rank), rank, **shown)
     return comparison_event(attempt, "stood-still", last.line, None, **shown)
+
+
+def _find_last_step(attempt: Attempt, end: Event) -> Event | None:
+    """Return that no step was printed for a long time before an end, if only a monitor printed lines after the last one.
+
+    The times of the log need no date.
+    """
+    if len(attempt.evidence.logs) != 1:
+        return None
+    ((log, labels, count),) = attempt.evidence.logs
+    last = end.line.number - count if end.line.file == log.name else 0
+    read = [line for line in read_end_lines(log, labels, END_BYTES) if line.number < last or not last]
+    lines = [line for line in read if not (_IN_STACK.match(line.body) or SYSTEM_MESSAGE.search(line.text))]
+    timed = _unwrap([(at, line) for line in lines if (at := time_of_day(line)) is not None])
+    steps = [(at, line) for at, line in timed if _STEP.search(line.body) and not _MONITOR.search(line.body)]
+    if len(steps) <= MIN_GAPS:
+        return None
+    since, step = steps[-1]
+    silence, elapsed = timed[-1][0] - since, _elapsed(attempt, end)
+    if read[0].number + count <= FEW_LINES and elapsed < DAY:
+        silence = max(silence, elapsed - (since - timed[0][0]))
+    gaps = [later - before for (before, _), (later, _) in pairwise(steps)]
+    # What the program prints right after its last step is the last sign of it.
+    own = [line for line in lines if line.number > step.number and not _MONITOR.search(line.body)]
+    is_over = len(own) <= FEW_LINES and all(at - since <= SAME_MOMENT for at, line in timed if line in own)
+    if silence <= max(LONG_SILENCE, GAPS * max(gaps)) or not is_over:
+        return None
+    shown = " and ".join(repr(line.body[:MAX_SHOWN]) for line in (step, *own[-1:]))
+    reason = f"it had printed no step for the last {format_time(int(silence))}; its last lines were {shown}"
+    found = own[-1] if own else step
+    line = found._replace(number=count + found.number)
+    groups = {"since": format_time(int(since % DAY)), "reason": reason, "time": end.groups.get("time", "")}
+    return comparison_event(attempt, "stood-still", line, None, **groups)
+
+
+def _unwrap(times: Sequence[tuple[float, Line]]) -> list[tuple[float, Line]]:
+    """Return times of day as times that increase, also after midnight."""
+    days, found, before = 0.0, [], 0.0
+    for at, line in times:
+        days += DAY if at < before - DAY / 2 else 0.0
+        found.append((at + days, line))
+        before = at
+    return found
 
 
 def _odd_last_line(attempt: Attempt) -> tuple[int, LastLine, str] | None:
@@ -240,17 +298,21 @@ def _silence(attempt: Attempt, end: Event) -> float:
     worked = last.time - began
     times = [each.line.time for each in (end, *attempt.of_kind("end")) if each.line.time is not None]
     by_clock = max(times) - last.time if times else None
-    limits = [parse_limit(row.elapsed) for row in attempt.rows]
-    if not any(limits) and end.rule.class_ == "time-limit":
-        texts = [script_options(lines).get("time", "") for lines in attempt.evidence.scripts.values()]
-        limits = [parse_limit(text) for text in (*(row.time_limit for row in attempt.rows), *texts)]
-    elapsed = max((limit for limit in limits if limit), default=0)
-    if elapsed:
+    if elapsed := _elapsed(attempt, end):
         # The job began before its first line, and clocks may differ by a time zone.
         return elapsed - worked if by_clock is None else min(elapsed - worked, by_clock)
     if by_clock is None or (by_clock <= worked and min(by_clock % HALF_HOUR, -by_clock % HALF_HOUR) < ZONE_GRACE):
         return 0.0  # it may be the difference between two time zones
     return by_clock
+
+
+def _elapsed(attempt: Attempt, end: Event) -> float:
+    """Return the seconds that the job ran, by its states or by the limit that ended it; 0 if nothing shows them."""
+    limits = [parse_limit(row.elapsed) for row in attempt.rows]
+    if not any(limits) and end.rule.class_ == "time-limit":
+        texts = [script_options(lines).get("time", "") for lines in attempt.evidence.scripts.values()]
+        limits = [parse_limit(text) for text in (*(row.time_limit for row in attempt.rows), *texts)]
+    return max((limit for limit in limits if limit), default=0)
 
 
 def _usual_silence(attempt: Attempt, last: Stamp, silence: float) -> float:

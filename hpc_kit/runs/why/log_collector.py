@@ -177,6 +177,8 @@ class _FileCollector:
         """Lines of progress before the line that announced another attempt."""
         self.progress_at_start = 0
         """Lines of progress before the current attempt."""
+        self.starts: list[int] = []
+        """Lines of progress before each further attempt."""
         self.restart: tuple[int, set[int]] = (0, set())
         """The last count of restarts that the program printed, and the ranks that printed it."""
         self.before: Line | None = None
@@ -257,6 +259,7 @@ class _FileCollector:
         self._find_silent_ranks()
         if reader.has_progress():
             evidence.with_progress.add(self.log.name)
+            evidence.logs.append((self.log, self.labels, reader.lines))
         self._note_last_lines()
         self._note_busy_rank()
         self._note_last_time()
@@ -268,6 +271,8 @@ class _FileCollector:
             evidence.requeued.add(self.log.name)
         self._merge_last_words()
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+        for attempt, start in enumerate(self.starts):
+            evidence.later_progress[self.log.name, attempt] = reader.count_progress() - start
         succeeded = any((attempt, line.file) == (self.attempt, self.log.name) for attempt, line in evidence.success)
         if succeeded or reader.count_progress() > self.progress_at_start:
             evidence.running[self.log.name] = self.attempt
@@ -435,6 +440,7 @@ class _FileCollector:
     def _start_attempt(self) -> None:
         self.tracebacks.close_all(self.before)
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
+        self.starts.append(self.progress_at_start)
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.reports.start_step()
         self.dumps = DumpReader()

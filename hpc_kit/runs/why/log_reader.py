@@ -491,7 +491,14 @@ def _without_escapes(text: str) -> str:
 
 
 def read_end_times(log: LogFile, labels: re.Pattern[str] | None, size: int) -> list[float]:
-    """Return the times in front of the lines in the last bytes of a log, without those of Slurm; none if it is gone.
+    """Return the times in front of the lines in the last bytes of a log: see `read_end_lines`."""
+    return [line.time for line in read_end_lines(log, labels, size) if line.time is not None]
+
+
+def read_end_lines(log: LogFile, labels: re.Pattern[str] | None, size: int) -> list[Line]:
+    """Return the lines in the last bytes of a log, without those of Slurm; none if it is gone.
+
+    The lines are numbered from the end: the last one is 0, the one before it is -1.
 
     Args:
         log: The log.
@@ -504,8 +511,19 @@ def read_end_times(log: LogFile, labels: re.Pattern[str] | None, size: int) -> l
             lines = file.read(size).split(b"\n")
     except (OSError, EOFError, gzip.BadGzipFile):
         return []
-    parsed = (parse_line(log, labels, 0, clean_line(line[:MAX_LINE])) for line in lines[1:])
-    return [line.time for line in parsed if line.time is not None and "slurmstepd" not in line.text]
+    if lines[-1:] == [b""]:
+        lines.pop()
+    # The first line may be a part of one.
+    parsed = (parse_line(log, labels, 1 - at, clean_line(lines[-at][:MAX_LINE])) for at in range(len(lines) - 1, 0, -1))
+    return [line for line in parsed if "slurmstepd" not in line.text]
+
+
+def time_of_day(line: Line) -> float | None:
+    """Return the seconds since midnight that a line begins with, also if it has no date."""
+    if line.time is not None:
+        return line.time % 86400
+    found = _TIME_OF_DAY.match(line.text)
+    return int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3]) if found else None
 
 
 # ---- prefixes
@@ -541,6 +559,7 @@ _DMESG = re.compile(
 )
 """The time in `dmesg -T`."""
 
+_TIME_OF_DAY = re.compile(r"(?:\s*\d+: ?)?(?:[\[(][\w-]+[\])] ?)?[\[(]?([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?![\d:])")
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
 _HOST_IN_TEXT = re.compile(

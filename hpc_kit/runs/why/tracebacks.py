@@ -91,9 +91,9 @@ _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python\d[\d.]*/(?!(?:site|dist)-pac
 """A file of Python itself, which fits the modules of Python."""
 
 _PACKAGES = frozenset({
-    "PIL", "accelerate", "apex", "cv2", "deepspeed", "einops", "h5py", "hydra", "jax", "lightning", "matplotlib", "numpy",
-    "omegaconf", "pandas", "ray", "safetensors", "scipy", "sklearn", "tensorboard", "tensorflow", "torch", "torchaudio",
-    "torchvision", "tqdm", "transformers", "triton", "wandb", "yaml",
+    "PIL", "accelerate", "apex", "cv2", "deepspeed", "einops", "h5py", "hydra", "jax", "lightning", "matplotlib",
+    "numpy", "omegaconf", "pandas", "ray", "safetensors", "scipy", "sklearn", "tensorboard", "tensorflow", "torch",
+    "torchaudio", "torchvision", "tqdm", "transformers", "triton", "wandb", "yaml",
 })  # fmt: skip
 """Packages whose names no project gives to a module of its own on purpose."""
 
@@ -150,6 +150,13 @@ class Traceback:
         """The last frame outside of installed packages."""
         own = [frame for frame in self.frames if is_own_file(frame[0])]
         return own[-1] if own else None
+
+    @property
+    def begins_program(self) -> bool:
+        """Its first frame is the first line of a program: nothing caught the exception, or this line did."""
+        first = next(filter(None, map(_FRAME.match, self.lines)), None)
+        name = first["name"] if first else self.frames[0][2] if self.frames else ""
+        return name in {"<module>", "_run_module_as_main"}
 
     @property
     def source(self) -> str:
@@ -339,28 +346,32 @@ class TracebackReader:
             return
         best, line = _primary(traceback)
         traceback.keep_frames_of(line)
-        called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
-        # The main process lost a worker of the data loader, and not another rank.
-        if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
-            best = Match(rule_named("dataloader-worker"), {})
-        # A spawned process reads its arguments from its parent: an EOFError there means that the parent ended.
-        elif best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
-            best = Match(rule_named("spawn-parent"), {})
-        elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
-            best = Match(rule_named("library-arguments"), {"detail": found["what"]})
-        elif (found := _KEY.match(line.body)) and called_by[2] == "__getitem__" and _OS.search(called_by[0]):
-            best = best if best.rule.weight >= DIRECT else Match(rule_named("environment-variable"), found.groupdict())
-        elif line.body == "OSError: [Errno 22] Invalid argument" and called_by[0].endswith("/torch/serialization.py"):
-            best = Match(rule_named("corrupt-file"), {})
-        elif line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
-            best = Match(rule_named("missing-argument"), {"detail": traceback.source})
-        elif best.rule.class_ == "collective-timeout" and any(name in _MEETS for *_, name in traceback.frames):
-            best = Match(rule_named("rendezvous-timeout"), {})
-        elif shadowed := _find_shadowed(traceback, best, line.body):
-            best = shadowed
+        best = _specify(traceback, best, line)
         # The exception of the worker itself is in the part of the message that is missing.
         is_cut = _IN_WORKER.match(traceback.exceptions[-1][0]) is not None
         self._add(best._replace(is_hint=best.is_hint or is_cut), line, traceback)
+
+
+def _specify(traceback: Traceback, best: Match, line: Line) -> Match:
+    """Return the rule that fits an exception better than its text alone, by the frames of its traceback."""
+    called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
+    # The main process lost a worker of the data loader, and not another rank.
+    if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
+        return Match(rule_named("dataloader-worker"), {})
+    # A spawned process reads its arguments from its parent: an EOFError there means that the parent ended.
+    if best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
+        return Match(rule_named("spawn-parent"), {})
+    if best.rule.class_ == "collective-timeout" and any(name in _MEETS for *_, name in traceback.frames):
+        return Match(rule_named("rendezvous-timeout"), {})
+    if (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
+        return Match(rule_named("library-arguments"), {"detail": found["what"]})
+    if (found := _KEY.match(line.body)) and called_by[2] == "__getitem__" and _OS.search(called_by[0]):
+        return best if best.rule.weight >= DIRECT else Match(rule_named("environment-variable"), found.groupdict())
+    if line.body == "OSError: [Errno 22] Invalid argument" and called_by[0].endswith("/torch/serialization.py"):
+        return Match(rule_named("corrupt-file"), {})
+    if line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
+        return Match(rule_named("missing-argument"), {"detail": traceback.source})
+    return _find_shadowed(traceback, best, line.body) or best
 
 
 def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None:
