@@ -107,3 +107,140 @@ def test_tasks_of_one_step_that_are_all_rank_0(tmp_path: Path, line: str, labels
 )
 def test_only_a_checkpoint_without_any_fitting_key_was_not_loaded(line: str, loaded: bool) -> None:
     assert any(match.rule.class_ == "checkpoint-mismatch" for match in match_line(line)) != loaded
+
+
+TORCHRUN = """E0102 00:14:06.822000 8800 torch/distributed/elastic/agent.py:9] failed (exitcode: 1) local_rank: 1
+Traceback (most recent call last):
+  File "/u/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/u/env/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 269, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+fit.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_00:14:06
+  host      : n4
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 8813)
+  error_file: <N/A>
+============================================================
+"""
+DIED = """Traceback (most recent call last):
+  File "/u/fit.py", line 90, in <module>
+    fit()
+  File "/u/fit.py", line 71, in fit
+    for batch in loader:
+ZeroDivisionError: division by zero
+"""
+EXPORT = "".join(f"{word} of the model\n" for word in ("reading", "tracing", "folding", "checking", "copying"))
+
+
+@pytest.mark.parametrize(
+    "report", [TORCHRUN, 9 * "a note of the site\n" + "srun: error: n4: task 1: Exited with exit code 1\n"]
+)
+@pytest.mark.parametrize(
+    "end", ["training finished\n", "job completed successfully\n", "max_steps reached, all done\n"]
+)
+def test_a_script_that_goes_on_after_the_training_died_hides_a_failure(tmp_path: Path, report: str, end: str) -> None:
+    log = STEPS + DIED + report + 3 * EXPORT + end
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|COMPLETED|0:0\n")
+    assert "ZeroDivisionError" in verdict.cause
+    assert "Slurm booked COMPLETED" in verdict.cause
+    assert verdict.confidence == "likely"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        DIED + TORCHRUN + STEPS + "training finished\n",  # a first try
+        STEPS + DIED.replace("<module>", "try_size") + 3 * EXPORT + STEPS + "training finished\n",  # a caught exception
+    ],
+)
+def test_an_error_that_the_training_did_not_die_of_is_no_failure(tmp_path: Path, log: str) -> None:
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|COMPLETED|0:0\n")
+    assert verdict.cause.startswith("did not fail")
+
+
+@pytest.mark.parametrize("form", ["Retrying in {number}s [Retry {number}/5].\n", "Retry {number}: will retry in 2 s\n"])
+def test_retries_of_one_library_are_not_the_failure_of_another_one(tmp_path: Path, form: str) -> None:
+    retry = "MaxRetryError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded\n"
+    log = "".join(retry + form.format(number=number) for number in range(1, 6)) + "using the local cache\n"
+    failure = """Traceback (most recent call last):
+  File "/u/fit.py", line 9, in <module>
+    wandb.init(project="p")
+  File "/u/env/lib/python3.11/site-packages/wandb/sdk/wandb_init.py", line 975, in init
+    raise CommError(
+wandb.errors.errors.CommError: Run initialization has timed out after 120.0 sec.
+"""
+    lost = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/u/fit.py", line 12, in <module>
+[rank{rank}]:     dist.barrier()
+[rank{rank}]: torch.distributed.DistBackendError: [{rank}] is setting up NCCL, but {store}
+"""
+    store = "store->get('0') got error: Failed to recv, got 0 bytes. Connection was likely closed."
+    log += failure + lost.format(rank=1, store=store) + lost.format(rank=2, store=store)
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|FAILED|1:0\n")
+    assert verdict.class_ == "wandb"
+    assert "120.0 s" in verdict.cause
+    assert verdict.rank not in {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("warning", "confidence"),
+    [
+        ("CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).", "certain"),
+        (("CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display "
+         "driver / cuda driver combination"), "certain"),
+        ("CUDA initialization: Found no NVIDIA driver on your system.", "likely"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: No backend type associated with device type cpu",
+        "ValueError: fp16 mixed precision requires a GPU (not 'cpu').",
+        """RuntimeError: "addmm_impl_cpu_" not implemented for 'Half'""",
+        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+        "AssertionError: this program needs a GPU",
+    ],
+)
+def test_the_driver_is_behind_tensors_that_stayed_on_the_cpu(
+    tmp_path: Path, warning: str, confidence: str, error: str
+) -> None:
+    log = f"0: /e/torch/cuda/__init__.py:174: UserWarning: {warning}\n0:   return torch._C._cuda_getDeviceCount() > 0\n"
+    log += "0: device cpu\n" + "".join(f"0: {line}\n" for line in DIED.splitlines()[:-1]) + f"0: {error}\n"
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|FAILED|1:0\n")
+    assert verdict.class_ in {"driver-too-old", "driver-mismatch", "no-gpu"}
+    assert confidence == "certain" or verdict.confidence == "likely" or "deserialize" in error
+
+
+def test_tensors_on_the_cpu_alone_blame_no_driver(tmp_path: Path) -> None:
+    log = STEPS + DIED.replace("ZeroDivisionError: division by zero", "RuntimeError: Tensors must be CUDA and dense")
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|FAILED|1:0\n")
+    assert (verdict.class_, verdict.confidence) == ("cpu-tensors", "certain")
+
+
+@pytest.mark.parametrize(
+    "error", ["DistStoreError: wait timeout after 900000ms, keys: /x", "DistStoreError: Socket Timeout"]
+)
+def test_torchrun_that_waits_for_more_nodes_than_the_job_has(tmp_path: Path, error: str) -> None:
+    module = 'Lmod has detected the following error: The following module(s) are unknown: "nccl/2"\n'
+    agent = "/e/lib/python3.11/site-packages/torch/distributed/elastic/agent/server/api.py"
+    log = module + "I0102 13:30:00.1 99 torch/distributed/launcher/api.py:194]   min_nodes        : 3\n"
+    log += f"""Traceback (most recent call last):
+  File "/e/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "{agent}", line 525, in _rendezvous
+    workers = self._assign_worker_ranks(
+  File "{agent}", line 591, in _assign_worker_ranks
+    store.get(key)
+torch.distributed.{error}
+srun: error: n2: task 1: Exited with exit code 1
+"""
+    table = "JobID|State|ExitCode|NodeList\n7|FAILED|1:0|n[1-2]\n7.batch|FAILED|1:0|n1\n"
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=table)
+    assert (verdict.class_, verdict.confidence) == ("world-size", "certain")
+    assert "torchrun waits for 3 nodes, and the job has 2 nodes" in verdict.cause

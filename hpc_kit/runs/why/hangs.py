@@ -229,15 +229,16 @@ def find_standstill(attempt: Attempt, end: Event) -> Event | None:
 
 
 def _find_last_step(attempt: Attempt, end: Event) -> Event | None:
-    """Return that no step was printed for a long time before an end, if only a monitor printed lines after the last one.
+    """Return that no step was printed for a long time before an end, and at most a monitor printed lines after it.
 
     The times of the log need no date.
     """
     if len(attempt.evidence.logs) != 1:
         return None
     ((log, labels, count),) = attempt.evidence.logs
-    last = end.line.number - count if end.line.file == log.name else 0
-    read = [line for line in read_end_lines(log, labels, END_BYTES) if line.number < last or not last]
+    ends = [each.line for each in (end, *attempt.of_kind("end"))]
+    first = min((line.number for line in ends if line.file == log.name), default=count + 1)
+    read = [line for line in read_end_lines(log, labels, END_BYTES) if line.number + count < first]
     lines = [line for line in read if not (_IN_STACK.match(line.body) or SYSTEM_MESSAGE.search(line.text))]
     timed = _unwrap([(at, line) for line in lines if (at := time_of_day(line)) is not None])
     steps = [(at, line) for at, line in timed if _STEP.search(line.body) and not _MONITOR.search(line.body)]
@@ -245,13 +246,14 @@ def _find_last_step(attempt: Attempt, end: Event) -> Event | None:
         return None
     since, step = steps[-1]
     silence, elapsed = timed[-1][0] - since, _elapsed(attempt, end)
-    if read[0].number + count <= FEW_LINES and elapsed < DAY:
-        silence = max(silence, elapsed - (since - timed[0][0]))
-    gaps = [later - before for (before, _), (later, _) in pairwise(steps)]
+    clock = next((line.time for line in ends if line.time is not None), None)
+    if clock is not None and read[0].number + count <= FEW_LINES and elapsed < DAY:
+        # The job began before its first line, and clocks may differ by a time zone.
+        silence = max(silence, min((clock - since) % DAY, elapsed - (since - timed[0][0])))
     # What the program prints right after its last step is the last sign of it.
     own = [line for line in lines if line.number > step.number and not _MONITOR.search(line.body)]
     is_over = len(own) <= FEW_LINES and all(at - since <= SAME_MOMENT for at, line in timed if line in own)
-    if silence <= max(LONG_SILENCE, GAPS * max(gaps)) or not is_over:
+    if silence <= max(LONG_SILENCE, _usual_time_of_steps(steps)) or not is_over:
         return None
     shown = " and ".join(repr(line.body[:MAX_SHOWN]) for line in (step, *own[-1:]))
     reason = f"it had printed no step for the last {format_time(int(silence))}; its last lines were {shown}"
@@ -259,6 +261,16 @@ def _find_last_step(attempt: Attempt, end: Event) -> Event | None:
     line = found._replace(number=count + found.number)
     groups = {"since": format_time(int(since % DAY)), "reason": reason, "time": end.groups.get("time", "")}
     return comparison_event(attempt, "stood-still", line, None, **groups)
+
+
+def _usual_time_of_steps(steps: Sequence[tuple[float, Line]]) -> float:
+    """Return the seconds without a step that are no sign of a hang: of slow steps, or of output that Python kept."""
+    size, first = 0, steps[-1][0]
+    for at, line in reversed(steps):
+        first, size = at, size + len(line.text)
+        if size > BUFFER_BYTES:
+            break
+    return max(steps[-1][0] - first, GAPS * max(later - before for (before, _), (later, _) in pairwise(steps)))
 
 
 def _unwrap(times: Sequence[tuple[float, Line]]) -> list[tuple[float, Line]]:

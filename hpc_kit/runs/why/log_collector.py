@@ -641,7 +641,8 @@ class _FileCollector:
         has_failed = bool(self.own) and self.own[-1].strength >= SYSTEM and self.own[-1].attempt == self.attempt
         next_try = _NEXT_TRY.search(body)
         is_again = has_failed and next_try is not None and int(next_try["count"]) > 1
-        if found := _NEW_ATTEMPT.search(body) or (next_try if is_again else None):
+        is_first = next_try is not None and int(next_try["count"]) == 1 and not self.own
+        if found := None if is_first else _NEW_ATTEMPT.search(body) or (next_try if is_again else None):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
         # A count of 0 is that of the first attempt. Each rank may print the count of its restarts.

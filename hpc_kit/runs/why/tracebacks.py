@@ -43,6 +43,7 @@ _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
     r"|Error in atexit|Abort\(\d+\) on node |(?:\S+: )?(?:curl|wget|tar|cp|mv|rm|ls|cat|rsync|mkdir|s?scp|ssh): "
     r"|(?i:(?:\S+ ){,2}(?:attempt|try|run|job|step) #?\d+ (?:has )?(?:ended|failed|exited)\b)"
+    r"|(?i:(?:\S{1,40} ){,3}\W?(?:attempt|try|retry)(?: number)?[ :=#]+\d+\b)"
     r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
