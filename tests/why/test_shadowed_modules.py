@@ -51,7 +51,7 @@ def traceback(error: str, *files: str) -> str:
             "certain",
         ),
         ("AttributeError: module 'random' has no attribute 'shuffle'", ["/u/p/fit.py"], "/u/p/random.py", "certain"),
-        ("AttributeError: module 'numpy' has no attribute 'ndarray'", ["/u/p/fit.py"], "/u/p/numpy.py", "likely"),
+        ("AttributeError: module 'numpy' has no attribute 'ndarray'", ["/u/p/fit.py"], "look in /u/p", "likely"),
         (
             (
                 "AttributeError: module 'random' has no attribute 'randint' (consider renaming '/u/p/random.py' since "

@@ -109,7 +109,7 @@ def _answer_of_earlier(attempt: Attempt, number: int, last: Verdict) -> Verdict:
     """Return the answer about an attempt after which the later ones only tripped over what it had left behind."""
     first = Attempt(attempt.evidence.until(number))
     verdict = _answer(first)
-    if verdict.class_ in {UNKNOWN, NO_FAILURE}:
+    if not (_fatal(first) and verdict.is_own_failure) or verdict.class_ in {UNKNOWN, NO_FAILURE}:
         return last
     verdict.cause += f"; the attempts after attempt {number + 1} only met what it had left behind: {last.cause}"
     verdict.earlier = [sentence for _, sentence in find_earlier_causes(first)]
@@ -375,7 +375,10 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
 
 
 def _is_reported(attempt: Attempt, event: Event) -> bool:
-    """Return whether a launcher reported a failed task or rank after an exception."""
+    """Return whether a launcher reported a failed task or rank after an exception, and no later step was good."""
+    steps = [row for row in attempt.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))]
+    if len(steps) > 1 and not steps[-1].state.failed:
+        return False
     return any(
         end.has_failed and end.line.file == event.line.file and end.line.number > event.line.number
         for end in attempt.ends

@@ -256,7 +256,7 @@ def _find_last_step(attempt: Attempt, end: Event) -> Event | None:
     if silence <= max(LONG_SILENCE, _usual_time_of_steps(steps)) or not is_over:
         return None
     shown = " and ".join(repr(line.body[:MAX_SHOWN]) for line in (step, *own[-1:]))
-    reason = f"it had printed no step for the last {format_time(int(silence))}; its last lines were {shown}"
+    reason = f"it had printed no step for the last {format_time(int(silence))}, and may have hung after {shown}"
     found = own[-1] if own else step
     line = found._replace(number=count + found.number)
     groups = {"since": format_time(int(since % DAY)), "reason": reason, "time": end.groups.get("time", "")}

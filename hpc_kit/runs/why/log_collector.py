@@ -440,7 +440,8 @@ class _FileCollector:
     def _start_attempt(self) -> None:
         self.tracebacks.close_all(self.before)
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
-        self.starts.append(self.progress_at_start)
+        # Steps of a known shape may follow its announcement before a line is read.
+        self.starts.append(self.progress_at_end if self.pending_attempt else self.progress_at_start)
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.reports.start_step()
         self.dumps = DumpReader()

@@ -394,7 +394,8 @@ def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None
     if best.rule.name != "shadowed-python-module":
         return None
     folder = next((file.rpartition("/")[0] for file in files if is_own_file(file)), "")
-    groups = best.groups | ({"detail": f"probably {folder}/{name}.py"} if folder else {})
+    detail = f"probably {folder}/{name}.py" if is_standard else f"look in {folder}"
+    groups = best.groups | ({"detail": detail} if folder else {})
     return best._replace(groups=groups)
 
 
