@@ -244,3 +244,41 @@ srun: error: n2: task 1: Exited with exit code 1
     verdict = why(tmp_path, slurm__7_log=log, sacct_txt=table)
     assert (verdict.class_, verdict.confidence) == ("world-size", "certain")
     assert "torchrun waits for 3 nodes, and the job has 2 nodes" in verdict.cause
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Couldn't reach 'wikitext' on the Hub (ConnectionError)\nUsing the latest cached version of the dataset\n",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries\n",
+    ],
+)
+def test_a_download_that_failed_is_not_behind_an_error_about_something_else(tmp_path: Path, message: str) -> None:
+    log = message + "model built\n" + DIED.replace("ZeroDivisionError: division by zero", "ValueError: bad shard 4")
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|FAILED|1:0\n")
+    assert "bad shard 4" in verdict.cause
+    missing = DIED.replace("ZeroDivisionError: division by zero", "ValueError: tokenizer not found")
+    verdict = why(tmp_path, slurm__7_log=message + missing, sacct_txt=SACCT + "7|FAILED|1:0\n")
+    assert verdict.class_ == "hub-access"
+
+
+def test_an_exception_that_a_loop_printed_several_times_is_no_certain_end(tmp_path: Path) -> None:
+    log = "".join(f"trial {number}\n{DIED}" for number in range(3)) + "best trial: 2\nsearch finished\nall done\n"
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|COMPLETED|0:0\n")
+    assert verdict.confidence == "likely"
+
+
+def test_a_training_without_a_step_after_its_traceback_is_doubted(tmp_path: Path) -> None:
+    log = STEPS + DIED + 5 * EXPORT + "training finished\n"
+    verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|COMPLETED|0:0\n")
+    assert verdict.cause.startswith("did not fail")
+    assert "may have ended the training: no step follows it" in verdict.cause
+    assert verdict.confidence == "likely"
+
+
+def test_a_script_that_starts_its_program_again_without_a_word(tmp_path: Path) -> None:
+    error = "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE"
+    again = DIED.replace("ZeroDivisionError: division by zero", error)
+    verdict = why(tmp_path, slurm__7_log=STEPS + DIED + "sleeping\n" + again, sacct_txt=SACCT + "7|FAILED|1:0\n")
+    assert "ZeroDivisionError" in verdict.cause
+    assert verdict.confidence == "likely"

@@ -287,7 +287,7 @@ class Attempt:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
         if not self.completed:
             return any(end.code or end.signal for end in self.ends) or any(row.state.failed for row in self.rows)
-        steps = [row for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))]
+        steps = self._steps()
         # If the script started its program again, its last step decides.
         running = self.evidence.running
         steps = steps[-1:] if any(running.values()) else steps
@@ -295,6 +295,16 @@ class Attempt:
         # The script itself ends helpers with SIGTERM, such as a monitor of the GPUs.
         failed = any(row.state.failed and row.state is not JobState.CANCELLED and row.exit_code != 143 for row in steps)
         return (ended or failed) and not any(map(self.reports_success, self.success))
+
+    def _steps(self) -> list[JobRow]:
+        """Return the steps that the script started."""
+        return [row for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))]
+
+    @property
+    def has_good_last_step(self) -> bool:
+        """Slurm lists several steps, the last of which has not failed."""
+        steps = self._steps()
+        return len(steps) > 1 and not steps[-1].state.failed
 
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""

@@ -49,6 +49,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or (event.strength == EXCEPTION and attempt.waits_or_runs())
         or _contradicts_ends(attempt, event)
         or _contradicts_state(attempt, event)
+        or _may_have_succeeded(attempt, event)
         or _is_of_earlier_attempt(attempt, event)
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
@@ -139,6 +140,14 @@ def _contradicts_state(attempt: Attempt, event: Event) -> bool:
     return event.rule.weight < DIRECT and any(
         each.rule.kind == "end" and each is not event and not explains(event, each) for each in attempt.events
     )
+
+
+def _may_have_succeeded(attempt: Attempt, event: Event) -> bool:
+    """Return whether a job with exit code 0 prints success after an error that it had survived, or in a later step."""
+    is_after = any(line.file == event.line.file and line.number > event.line.number for line in attempt.success)
+    equal = [each for each in attempt.named(event.rule.name) if each.line.file == event.line.file]
+    is_repeated = event.traceback is not None and len(equal) > 1 and not any(end.has_failed for end in attempt.ends)
+    return attempt.completed and is_after and (is_repeated or attempt.has_good_last_step)
 
 
 def _follows_survived_error(attempt: Attempt, event: Event) -> bool:

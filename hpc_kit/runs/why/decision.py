@@ -72,6 +72,12 @@ _TOKEN = re.compile(r"(?i)token|secret|credential|passw|login|netrc|(?<![a-z])ke
 _ABSOLUTE = re.compile(r"(?<![\w./])/\w")
 """A message names the place of its file, which can be compared with that of another one."""
 
+_DOWNLOADS = re.compile(
+    r"(?i)https?\b|hugging|\bhub\b|download|offline|network|connect|resolve|\burls?\b|from_pretrained|load_dataset|wandb"
+    r"|/(?:requests|urllib\d?|httpx|datasets|transformers)/|\bcached?\b|no such file|filenotfound|not found"
+)
+"""An exception, or a frame of its traceback, has to do with a download or misses what one brings."""
+
 _OWN_MISTAKE = re.compile(
     r"(?:Key|Index|Attribute|Name|Type|ZeroDivision|UnboundLocal|Assertion|NotImplemented)Error\b"
 )
@@ -352,10 +358,14 @@ def _uncaught(attempt: Attempt) -> list[Event]:
     ]
 
 
-def _uncaught_at_end(attempt: Attempt) -> list[Event]:
+def _uncaught_at_end(attempt: Attempt, *, any_line: bool = False) -> list[Event]:
     """Return the exceptions that ended a program whose script went on, and then reported success itself.
 
     The traceback of an exception that nothing caught begins with the first line of the program.
+
+    Args:
+        attempt: The attempt.
+        any_line: Return also those after which many lines follow, and no report of a launcher.
     """
     return [
         event
@@ -364,7 +374,7 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
         and event.traceback.begins_program
         and not (event.traceback.is_logged or event.traceback.is_thread or event.traceback.is_child)
         and not (event.traceback.is_survived or event.is_survived or event.progress)
-        and (event.lines_after <= LAST_LINES or _is_reported(attempt, event))
+        and (any_line or event.lines_after <= LAST_LINES or _is_reported(attempt, event))
         # Only the program itself writes to the log of a rank.
         and not (event.rank in attempt.evidence.own_logs and attempt.succeeded_after(event))
         and not any(
@@ -376,13 +386,11 @@ def _uncaught_at_end(attempt: Attempt) -> list[Event]:
 
 def _is_reported(attempt: Attempt, event: Event) -> bool:
     """Return whether a launcher reported a failed task or rank after an exception, and no later step was good."""
-    steps = [row for row in attempt.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))]
-    if len(steps) > 1 and not steps[-1].state.failed:
+    if attempt.has_good_last_step:
         return False
-    return any(
-        end.has_failed and end.line.file == event.line.file and end.line.number > event.line.number
-        for end in attempt.ends
-    )
+    reports = [end.line for end in attempt.ends if end.has_failed]
+    reports += [each.line for each in attempt.of_class("exit-code") if not each.progress]
+    return any(line.file == event.line.file and line.number > event.line.number for line in reports)
 
 
 def _symptoms(attempt: Attempt) -> list[Event]:
@@ -524,7 +532,8 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
         return True
     if culprit.rule.class_ == "time-limit" and (event.progress or event.strength == WARNING):
         return False
-    if culprit.rule.name == "python-exception" and had_progress_between(event, culprit):
+    is_over = culprit.rule.name == "python-exception" and had_progress_between(event, culprit)
+    if is_over or _may_be_cached(event, culprit):
         return False
     is_vague = culprit.rule.class_ in {"exit-code", "killed"}
     # The program trained after it, or may have done so.
@@ -549,6 +558,12 @@ def _is_behind(attempt: Attempt, event: Event, culprit: Event) -> bool:
             culprit.rule.class_ == "late-rank" and event.rank == culprit.rank is not None and _ends_rank(event, culprit)
         )
     )
+
+
+def _may_be_cached(event: Event, culprit: Event) -> bool:
+    """Return whether a program may have had in its cache what it could not download, by the error that ended it."""
+    is_message = event.rule.class_ in {"hub-access", "wandb"} and event.strength <= LINE
+    return is_message and culprit.traceback is not None and _DOWNLOADS.search(culprit.traceback.text) is None
 
 
 def _left_file_damaged(event: Event, culprit: Event) -> bool:
@@ -623,14 +638,18 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
     ):
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]
-    more = f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
+    # A training that printed steps before an exception that nothing caught, and none after it, may have died of it.
+    ended = [event for event in _uncaught_at_end(attempt, any_line=True) if event.progress_line]
+    what = "may have ended the training: no step follows it" if ended else "looks like an error, but the job went on"
+    noise = ended[:1] or noise
+    more = f"; {noise[0].line.file}:{noise[0].line.number} {what}" if noise else ""
     proof = [proof_of(job.line)] if job.line else []
     return Verdict(
         f"did not fail: job {job.job_id} ended with exit code 0{more}",
         NO_FAILURE,
         evidence=proof,
         fix="nothing to do",
-        confidence="likely" if _hides_failure(attempt) else "certain",
+        confidence="likely" if ended or _hides_failure(attempt) else "certain",
     )
 
 

@@ -57,17 +57,14 @@ def attempt_that_left(class_: str, cause: str, earlier: Sequence[tuple[Event, st
     """
     if not _is_left_behind(class_, cause):
         return None
-    own = [
-        place
-        for place, (event, text) in enumerate(earlier)
-        if not _is_left_behind(event.rule.class_, _text(event, text))
-    ]
+    own = [place for place, (event, _) in enumerate(earlier) if not was_left_behind(event)]
     # An end that Slurm ordered is no failure of the program: then its start after it is what does not work.
     return own[-1] if own and earlier[own[-1]][0].rule.kind == "cause" else None
 
 
-def _text(event: Event, sentence: str) -> str:
-    return f"{sentence} {event.line.body}"
+def was_left_behind(event: Event) -> bool:
+    """Return whether an error is about something that exists before the program has made it."""
+    return _is_left_behind(event.rule.class_, event.line.body)
 
 
 def _is_left_behind(class_: str, text: str) -> bool:

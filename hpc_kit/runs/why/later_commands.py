@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpc_kit.runs.why.earlier_attempts import was_left_behind
 from hpc_kit.runs.why.evidence import EXCEPTION, WARNING
 from hpc_kit.runs.why.rules import DIRECT
 
@@ -38,7 +39,7 @@ def is_of_later_command(attempt: Attempt, event: Event) -> bool:
 
 
 def follows_failure(attempt: Attempt, event: Event, causes: Iterable[Event]) -> bool:
-    """Return whether a command misses its input or failed at all after the ranks had: the first failure is the cause.
+    """Return whether a command, or another try, failed only because an earlier one had: the first failure is the cause.
 
     Args:
         attempt: The attempt.
@@ -48,6 +49,12 @@ def follows_failure(attempt: Attempt, event: Event, causes: Iterable[Event]) -> 
     if event.strength != EXCEPTION or event.line.rank is not None:
         return False
     before = [each for each in causes if _is_own_failure_before(attempt, each, event)]
+    # A script may start its program again without a word.
+    is_again = was_left_behind(event) and event.traceback is not None and event.traceback.begins_program
+    if is_again and any(
+        each.traceback and each.traceback.begins_program and not was_left_behind(each) for each in before
+    ):
+        return True
     misses = misses_input(event)
     return any(
         misses and _reported_between(attempt, each.line.number, event) for each in before if each.strength > WARNING
