@@ -5898,6 +5898,28 @@ def test_options_missing_from_a_release_are_found(line: str, version: str | None
     assert [each.what for each in found if each.code in {"KIT114", "KIT115"}] == expected
 
 
+@pytest.mark.parametrize(
+    ("setting", "count"),
+    [
+        ("NCCL_SOCKET_IFNAME=eth0", 0),
+        ("NCCL_SOCKET_IFNAME=ib", 0),
+        ("NCCL_SOCKET_IFNAME==ib1,ib0", 0),
+        ("NCCL_SOCKET_IFNAME=^docker0,lo", 0),
+        ("NCCL_SOCKET_IFNAME=$SITE_INTERFACE", 0),
+        ("NCCL_SOCKET_IFNAME=hsn", 1),
+        ("NCCL_SOCKET_IFNAME==ib", 1),
+        ("GLOO_SOCKET_IFNAME=ib0", 0),
+        ("GLOO_SOCKET_IFNAME=ib", 1),
+        ("GLOO_SOCKET_IFNAME=bond0 # the nodes of partition b have it", 0),
+    ],
+)
+def test_an_interface_is_compared_with_those_of_the_cluster_file(setting: str, count: int) -> None:
+    text = f"{HEAD}#SBATCH -N2 --ntasks-per-node=4\nexport {setting}\nsrun python train.py\n"
+    cluster = Cluster(slurm="system", node=Node(interfaces=("eth0", "ib0")))
+    found = check(BatchScript(text, site=Site(cluster=cluster)))
+    assert sum("the cluster file lists eth0, ib0" in each.what for each in found if each.code == "KIT316") == count
+
+
 @pytest.mark.parametrize(("version", "count"), [("22.05", 1), ("23.02.7", 1), ("23.11", 0), ("21.08", 0), (None, 0)])
 def test_lost_cpus_depend_on_the_release(version: str | None, count: int) -> None:
     text = f"{HEAD}#SBATCH --cpus-per-task=4 --ntasks=2\nsrun python train.py\n"
