@@ -103,7 +103,7 @@ def command(
 
 def _run_in_processes(checks: list[Callable[[], CheckReport]]) -> list[CheckReport]:
     """Run the checks, those of many scripts in several processes."""
-    count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    count = min(_MOST_PROCESSES, os.cpu_count() or 1)
     if len(checks) < _MANY or count == 1:
         return [check() for check in checks]
     import multiprocessing

@@ -3,7 +3,7 @@
 After a failure, `sys.exit` first waits for all threads and then destroys the process group. NCCL's threads may wait
 forever for a peer that is gone. So `exit_rank` runs the exit handlers itself, with a time limit, writes out the open
 files, and leaves by `os._exit` or MPI_Abort. `atexit` has no public function that runs its handlers;
-tests/runtime/test_first_failure.py fails where a Python release changes the private one.
+tests/runtime/test_shutdown.py fails where a Python release changes the private one.
 """
 
 from __future__ import annotations

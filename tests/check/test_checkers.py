@@ -166,3 +166,12 @@ def test_findings_of_the_real_shellcheck_are_read() -> None:
         for each in run_checkers(BatchScript(HEAD + 'rm -rf "$X/"\n'), run_command, {"PATH": "/usr/bin:/bin"})
     }
     assert [finding.code for finding in found["shellcheck"].findings] == ["SC2115"]
+
+
+@pytest.mark.oracle("shellcheck")
+def test_code_that_bash_runs_is_no_error() -> None:
+    """NCCL's documentation has `NCCL_SOCKET_IFNAME==ib0`, for the interface of exactly this name."""
+    text = "export NCCL_SOCKET_IFNAME==ib0\nMODE==fast\nsrun -w $HOST[1-4] python train.py --mode $MODE\n"
+    checked = run_checkers(BatchScript("#!/bin/bash\n" + text), run_command, {"PATH": "/usr/bin:/bin"})
+    found = [(each.code, each.severity, each.line) for outcome in checked for each in outcome.findings]
+    assert found == [("SC1097", "warning", 3), ("SC1087", "warning", 4)]

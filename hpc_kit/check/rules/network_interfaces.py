@@ -63,23 +63,15 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
     address". NCCL_IB_HCA names devices, such as mlx5_0, and no interfaces. The rule is silent if a comment at the line
     gives a reason. The `^` and `=` of NCCL_SOCKET_IFNAME are NCCL's own: Gloo takes `^lo` for the name of an interface,
-    and ends (an error in a training over Gloo).
+    and ends (an error in a training over Gloo). If the cluster file lists the interfaces of a node, the rule compares
+    the name with them instead: NCCL takes the beginning of a name, and Gloo the whole.
 
     Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some for NCCL:
     `NCCL_SOCKET_IFNAME=^lo,docker0`.
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
-    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
-        if each.value.has_default:
-            continue
-        # `^lo,docker0` excludes both.
-        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
-        guesses = [name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)]
-        # A further name is a choice: `eth,ib` is any interface whose name begins so.
-        guess = names[0] if guesses == names and names else None
-        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
-            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
-            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
+    known = _interfaces_of_nodes(script)
+    yield from _unknown_names(script, known) if known else _guessed_names(script)
     backends = [launch.argument(*_BACKENDS) for launch in script.training]
     over_gloo = any(backend is not None and "gloo" in backend.text for backend in backends)
     for each in script.assignments_of("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
@@ -95,6 +87,42 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         if name is not None and not script.has_reason(each.line):
             what = f"{name[1]} is a network interface, and no InfiniBand device: NCCL uses slow sockets instead"
             yield Problem(each.value, what, "remove it, or name a device that `ibv_devices` shows, such as mlx5_0")
+
+
+def _interfaces_of_nodes(script: BatchScript) -> tuple[str, ...]:
+    """Return the interfaces that the cluster file lists for the nodes of the job; none if it lists none."""
+    cluster = script.site.cluster
+    if cluster is None or cluster.slurm == "embedded":
+        return ()
+    return cluster.for_partition(script.options.get("partition")).node.interfaces
+
+
+def _unknown_names(script: BatchScript, known: tuple[str, ...]) -> Iterator[Problem]:
+    """Find the names of interfaces that the nodes do not have."""
+    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
+        text = each.value.text
+        # `^lo,docker0` excludes both.
+        if each.value.has_default or not each.value.is_known or text[:1] in {"", "^"} or script.has_reason(each.line):
+            continue
+        exact = text.startswith("=") or not each.name.startswith("NCCL")
+        names = text.lstrip("=").split(",")
+        if not any(name == other if exact else other.startswith(name) for name in names for other in known):
+            what = f"no interface of the nodes is {text}: the cluster file lists {', '.join(known)}"
+            yield Problem(each.value, what, "remove it, or name one of these")
+
+
+def _guessed_names(script: BatchScript) -> Iterator[Problem]:
+    """Find the names that examples have, and most clusters do not."""
+    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
+        if each.value.has_default:
+            continue
+        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
+        guesses = [name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)]
+        # A further name is a choice: `eth,ib` is any interface whose name begins so.
+        guess = names[0] if guesses == names and names else None
+        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
+            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
+            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 
 
 @rule("KIT309", needs=("ifname",))
