@@ -268,8 +268,9 @@ def test_an_exception_that_a_loop_printed_several_times_is_no_certain_end(tmp_pa
     assert verdict.confidence == "likely"
 
 
-def test_a_training_without_a_step_after_its_traceback_is_doubted(tmp_path: Path) -> None:
-    log = STEPS + DIED + 5 * EXPORT + "training finished\n"
+@pytest.mark.parametrize("end", [DIED, "srun: error: n4: task 1: Killed\n", TORCHRUN.replace(": 1", ": -9")])
+def test_a_training_without_a_step_after_its_failure_is_doubted(tmp_path: Path, end: str) -> None:
+    log = STEPS + end + 5 * EXPORT + "training finished\n"
     verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|COMPLETED|0:0\n")
     assert verdict.cause.startswith("did not fail")
     assert "may have ended the training: no step follows it" in verdict.cause

@@ -306,6 +306,15 @@ class Attempt:
         steps = self._steps()
         return len(steps) > 1 and not steps[-1].state.failed
 
+    def lost_rank_at_end(self, event: Event) -> bool:
+        """Return whether a launcher reported the kill of a rank at an event, or below it, and no step or success."""
+        killed = [end.line for end in self.ends if end.has_failed and (end.signal or (end.code or 0) < 0)]
+        return (
+            not event.progress
+            and any(line.file == event.line.file and line.number >= event.line.number for line in killed)
+            and not any(line.file == event.line.file and line.number < event.line.number for line in self.success)
+        )
+
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
         # An exception does not end a process by SIGKILL or a segmentation fault.

@@ -639,7 +639,8 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         return verdict_of(attempt, found, "likely")
     noise = [event for event in attempt.events if event.rule.kind not in {"symptom", "end"}][:1]
     # A training that printed steps before an exception that nothing caught, and none after it, may have died of it.
-    ended = [event for event in _uncaught_at_end(attempt, any_line=True) if event.progress_line]
+    reported = [event for event in attempt.of_class("killed", "rank-failed") if attempt.lost_rank_at_end(event)]
+    ended = [event for event in (*_uncaught_at_end(attempt, any_line=True), *reported) if event.progress_line]
     what = "may have ended the training: no step follows it" if ended else "looks like an error, but the job went on"
     noise = ended[:1] or noise
     more = f"; {noise[0].line.file}:{noise[0].line.number} {what}" if noise else ""

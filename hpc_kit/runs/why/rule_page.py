@@ -76,18 +76,22 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    compared, which faulthandler or `py-spy dump` printed. In a log without labels, the ids of processes and threads
    distinguish the ranks. A line about a wait explains the time limit if no progress follows. If nothing was printed
    for 30 minutes and for much longer than before, the answer is that the job stood still, and not that its limit was
-   too short. It is `likely`. The time in the message of Slurm, or `Elapsed` of sacct, shows the end.
+   too short. It is `likely`. The time in the message of Slurm, or `Elapsed` of sacct, shows the end. Lines of a
+   monitor of the job, such as "no new step" or the use of the GPUs, do not count.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
    print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
    `likely`.
 7. **The last attempt counts.** The answer also names the causes of earlier attempts of a requeued job. If a batch
    script continues with another step after a step has failed, that step counts. The answer is `likely` unless the
-   script announced a retry. The first step counts if the later command only misses a file.
+   script announced a retry. The first step counts if the later command only misses a file. An earlier attempt counts,
+   and is `likely`, if the later ones only met what it had left behind: a folder that exists, a lock, a port in use.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the program or its script hid the
 exit status. It probably failed in these cases:
 
-- An uncaught exception ended its program, and only the script continued.
+- An uncaught exception ended its program, and only the script continued. The exception is in the last lines, or a
+  launcher reported a failed rank below it, and no step follows. Without a report, the job "did not fail", and the
+  answer names the line and is `likely`.
 - It did nothing after an error, such as a launcher that was not found.
 - One of its last lines reports that a file could not be written.
 
