@@ -215,7 +215,7 @@ def _line_of_other_cluster(run: Run, outcome: Outcome, client: SlurmClient) -> J
     """Return the line of another cluster's run, whose files may contain its outcome."""
     if outcome.state.finished or run.record is None:
         return JobLine(run.job_id, run.name, outcome.state, outcome.sentence, None, None, run)
-    sentence = f"It was submitted to cluster {describe_cluster(run.record, client)}, not asked here."
+    sentence = f"It was submitted to cluster {describe_cluster(run.record, client)}, which was not queried."
     step = command_with_cluster(run.record, client, f"hpc-kit status {run.job_id}")
     return JobLine(run.job_id, run.name, outcome.state, sentence, step, None, run)
 

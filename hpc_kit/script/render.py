@@ -74,15 +74,15 @@ def resolve_arguments(
     set: Mapping[str, object],  # noqa: A002 - the option's name
     root: Path,
     *,
-    sure: bool = False,
+    require_answer: bool = False,
     check: bool = True,
 ) -> Resolved:
     """Return the job of the arguments of `render`, fitted to its cluster.
 
-    `sure`: see `default_cluster`. A submission must know the cluster, a script need not.
+    `require_answer`: see `default_cluster`. A submission must know the cluster, a script need not.
     """
     if cluster is None:
-        choice = default_cluster(root, os.environ, require_answer=sure)
+        choice = default_cluster(root, os.environ, require_answer=require_answer)
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = load.load(job, cluster, set=set, root=root)
     again = _command_line(str(job), cluster, set) if isinstance(job, str | Path) else ()

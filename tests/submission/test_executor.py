@@ -131,7 +131,7 @@ def test_an_accepted_job_gets_its_function_even_if_printing_fails(
     executor: Executor, slurm: FakeSlurm, project: Path
 ) -> None:
     slurm.write("sbatch.hook", "kill -INT $PPID; sleep 0.3\n")
-    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+    with pytest.raises(SubmitInterrupted, match="job 12 was submitted and continues"):
         executor.submit(functions.add, 2, 3)
     # Its folder is taken by what cannot hold a record.
     slurm.write("sbatch.hook", f"mkdir -p {project}/runs/job/13/record.json/x\n")
