@@ -151,7 +151,7 @@ def test_a_job_with_a_lost_answer_gets_its_functions_when_it_is_found(
     slurm.write("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
     with pytest.raises(AnswerLost) as error:
         executor.map_array(functions.add, [1, 2], [3, 4])
-    remedy = "make another submission: it looks for this job first, and gives it its functions; "
+    remedy = "make another submission: it first looks for this job and gives it its functions; "
     assert str(error.value.remedy).startswith(remedy)
     (slurm.folder / "sbatch.error").unlink()
     (own,) = (project / "runs/job").glob(".submitting-*")
