@@ -303,7 +303,7 @@ def interpreter(root: Path) -> str:
 
 
 def _with_defaults(own: Resources, defaults: Resources) -> Resources:
-    """Add defaults. An option of the job, even `false`, replaces its default; defaults that contradict it are dropped."""
+    """Add defaults. An option of the job, even `false`, replaces its default and removes those that contradict it."""
     others = defaults.given()
     excluded = excluded_options(own.given(), others)
     chosen = {name for name in own.__struct_fields__ if getattr(own, name) is not None}

@@ -222,7 +222,7 @@ def test_of_many_hosts_with_missing_ranks_the_first_are_named(job: str, monkeypa
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet_all(environs[:1], timeout=0.3)
     assert "not there: ranks 1-3\n" in error_text(outcome)
-    assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
+    assert "127.0.0.3: 0 of 1 came\n         and 1 more hosts" in error_text(outcome)
 
 
 @pytest.fixture
