@@ -251,9 +251,9 @@ def _local_world_size(step: SlurmStep, node_rank: int) -> tuple[int | None, str]
     if listed is not None:
         counts = nodelist.fold_tasks_per_node(step.tasks_per_node)
         return listed, f"SLURM_STEP_TASKS_PER_NODE = {counts}, node {index}"
-    return (
-        (step.ntasks, "SLURM_STEP_NUM_TASKS, one node") if step.nnodes == 1 else (None, "unknown until the ranks meet")
-    )
+    if step.nnodes == 1:
+        return step.ntasks, "SLURM_STEP_NUM_TASKS, one node"
+    return None, "unknown until the ranks meet"
 
 
 def _with_master_address(environ: Mapping[str, str], world: World, step: SlurmStep) -> World:

@@ -223,7 +223,10 @@ def test_a_value_that_is_no_number_is_refused(name: str, value: str) -> None:
     [
         ({"SLURM_PROCID": "8"}, ("rank 8 does not fit world_size 8", "rank = 8 from SLURM_PROCID")),
         ({"SLURM_LOCALID": "4"}, ("local_rank 4 does not fit local_world_size 4", "local_rank = 4 from SLURM_LOCALID")),
-        ({"SLURM_STEP_NUM_TASKS": "9"}, ("contradict each other", "SLURM_STEP_NUM_TASKS = 9, SLURM_STEP_TASKS_PER_NODE")),
+        (
+            {"SLURM_STEP_NUM_TASKS": "9"},
+            ("contradict each other", "SLURM_STEP_NUM_TASKS = 9, SLURM_STEP_TASKS_PER_NODE"),
+        ),
         ({"SLURM_STEP_NUM_NODES": "3"}, ("contradict each other", "SLURM_STEP_NUM_NODES = 3")),
         ({"SLURM_STEP_NUM_TASKS": "0"}, ("contradict each other", "SLURM_STEP_NUM_TASKS = 0")),
     ],
