@@ -59,7 +59,7 @@ _FIRST_STEPS = 3
 """Steps that are not watched. The first steps compile and allocate, and their time is not typical."""
 
 _MOST_LOSSES = 40
-"""Losses that fit into a line of a terminal."""
+"""Number of losses that fit into a line of a terminal."""
 
 _POLL_SECONDS = 5.0
 _WRITE_SECONDS = 10.0
@@ -119,9 +119,9 @@ class Progress:
                 self._loss_interval *= 2
 
     def limit(self, shortest_stall: float) -> float:
-        """Return the seconds without a step from which on there is a stall."""
+        """Return the number of seconds without a step that counts as a stall."""
         typical = statistics.median(self.seconds) if self.seconds else 0.0
-        # An evaluation that the program does not announce makes some gaps between steps longer than all others.
+        # A program may evaluate without announcing a phase, which makes some gaps between steps longer.
         return max(shortest_stall, _STEP_FACTOR * typical, _GAP_FACTOR * self.longest)
 
     def stalled_for(self, shortest_stall: float) -> float | None:

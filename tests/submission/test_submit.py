@@ -645,7 +645,7 @@ def test_a_disk_that_fills_up_after_sbatch_keeps_the_record_and_no_lost_answer(
         write_whole(path, data, mode, lasting=False)
 
     monkeypatch.setattr(staging, "write_whole", fail_with_full_disk)
-    with pytest.raises(RecordError, match="job 12 is submitted, but its record could not be written") as error:
+    with pytest.raises(RecordError, match="job 12 was submitted, but its record could not be written") as error:
         submit("job", "fake")
     assert f"partial record: {project / 'runs/job/12'}" in str(error.value.remedy)
     assert tree(project / "runs/job") == ["12", "12/record.json", "12/script.sbatch", "latest"]

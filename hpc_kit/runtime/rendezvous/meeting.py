@@ -83,8 +83,10 @@ class Meeting:
     world: World
     """The complete World; no number is None."""
     host: str
+    """Host of the store, as other libraries can use it."""
     port: int
     server: TCPStore
+    """The store, or a connection to it."""
     prefix: str
     """Prefix of all keys of this meeting."""
     is_owner: bool
@@ -103,7 +105,7 @@ class Meeting:
         return _prefix_store(self.server, f"{self.prefix}/{name}")
 
     def entries(self) -> list[RankEntry]:
-        """Return host and process of each rank."""
+        """Return the entries of all ranks, in rank order."""
         return read_entries(self.substore("roster"), self.world)
 
     def next_group_store(self) -> tuple[int, Store]:
@@ -131,7 +133,7 @@ class Meeting:
             self._wait_for_count(counts, HAS_GROUP, number * self.world.world_size)
 
     def leave(self) -> None:
-        """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
+        """Leave the meeting. The owner of the store waits until no other rank needs it."""
         if self.reserved_port is not None:
             os.close(self.reserved_port)
         departures = self.substore("departures")
