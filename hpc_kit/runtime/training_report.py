@@ -23,7 +23,7 @@ def report_training(
     report: Callable[[str], object],
     *,
     losses: Sequence[float],
-    kept_bytes: Mapping[str, int],
+    kept: Mapping[str, int],
     tokens: int,
     flops: float | None = None,
     **facts: str | float,
@@ -35,7 +35,7 @@ def report_training(
         timer: The measured steps.
         report: Prints a line, on rank 0 only.
         losses: Loss of each step.
-        kept_bytes: Bytes that this rank keeps, by kind.
+        kept: Bytes that this rank keeps, by kind.
         tokens: Tokens of a step over all ranks.
         flops: Floating-point operations of a token, over those that the devices could do in a second. None: not known.
         facts: More values for the summary.
@@ -44,8 +44,8 @@ def report_training(
         Speed and memory, for the last line of the log.
     """
     times = timer.times
-    hosts, ranks = zip(*gather((this_node_name(os.environ), dict(kept_bytes))), strict=True)
-    most = {kind: max(each[kind] for each in ranks) / 2**20 for kind in kept_bytes}
+    hosts, ranks = zip(*gather((this_node_name(os.environ), dict(kept))), strict=True)
+    most = {kind: max(each[kind] for each in ranks) / 2**20 for kind in kept}
     median, late = statistics.median(times.seconds), quantile(times.seconds, 0.95)
     line = f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms; "
     if timer.is_measured:

@@ -476,7 +476,7 @@ class Training:
             self.timer,
             self.report,
             losses=result.losses,
-            kept_bytes=result.kept_bytes,
+            kept=result.kept_bytes,
             tokens=options.global_batch * options.sequence,
             flops=flops_over_peak(options, world.device, float(self.facts.get("devices", world.world_size))),
             loss_first=result.before,

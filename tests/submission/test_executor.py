@@ -135,7 +135,7 @@ def test_an_accepted_job_gets_its_function_even_if_printing_fails(
         executor.submit(functions.add, 2, 3)
     # Its folder is taken by what cannot hold a record.
     slurm.write("sbatch.hook", f"mkdir -p {project}/runs/job/13/record.json/x\n")
-    with pytest.raises(RecordError, match="job 13 is submitted, but"):
+    with pytest.raises(RecordError, match="job 13 was submitted, but"):
         executor.submit(functions.add, 2, 4)
     slurm.write("sbatch.hook", "")
     folder = project / "pickles"

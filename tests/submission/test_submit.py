@@ -631,7 +631,7 @@ def test_a_full_disk_is_refused_before_sbatch(slurm: FakeSlurm, project: Path, m
 
 def test_a_record_that_fails_after_sbatch_names_the_submitted_job(slurm: FakeSlurm, project: Path) -> None:
     slurm.write("sbatch.hook", "mkdir runs/job/latest")
-    with pytest.raises(RecordError, match="job 12 is submitted") as error:
+    with pytest.raises(RecordError, match="job 12 was submitted") as error:
         submit("job", "fake")
     assert "scancel 12" in str(error.value.remedy)
 
@@ -675,7 +675,7 @@ def test_a_lost_submission_stays_noted_if_a_full_disk_prevents_its_record(
 
     with monkeypatch.context() as patch:
         patch.setattr(staging, "write_whole", fail_with_full_disk)
-        with pytest.raises(RecordError, match="job 40 is found again"):
+        with pytest.raises(RecordError, match="job 40 was found"):
             submit("job", "fake")
     assert submit("job", "fake").job_id == "40"
     assert sorted(path.name for path in (project / "runs/job/40").iterdir()) == ["record.json", "script.sbatch"]
