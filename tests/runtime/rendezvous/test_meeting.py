@@ -505,7 +505,7 @@ def test_a_firewall_that_drops_packets_is_reported_within_the_timeout(
     start = time.monotonic()
     (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=1)
     assert time.monotonic() - start < 3
-    assert "a firewall drops what is sent" in error_text(outcome)
+    assert "a firewall drops the packets" in error_text(outcome)
 
 
 def test_on_the_node_of_rank_0_its_name_may_resolve_to_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
