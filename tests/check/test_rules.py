@@ -2890,6 +2890,339 @@ BAD += [
     ),
 ]
 
+BAD += [
+    *(
+        Bad("KIT142", HEAD + code, line, E, "torch stops")
+        for line, code in (
+            (2, "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=512\npython t.py\n"),
+            (2, "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments=True\npython t.py\n"),
+            (2, "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:true\npython t.py\n"),
+            (
+                2,
+                (
+                    "export PYTORCH_CUDA_ALLOC_CONF='max_split_size_mb:128;garbage_collection_threshold:0.8'\n"
+                    "python t.py\n"
+                ),
+            ),
+            (2, ("export PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:80,max_split_size_mb:64\npython t.py\n")),
+            (2, "export PYTORCH_CUDA_ALLOC_CONF=expandable_segment:True\npython t.py\n"),
+            (2, "export PYTORCH_CUDA_ALLOC_CONF=True\npython t.py\n"),
+            (2, "export PYTORCH_CUDA_ALLOC_CONF=max_split_size:128\npython t.py\n"),
+            (2, "PYTORCH_ALLOC_CONF=max_split_size_mb=64 python t.py\n"),
+            (2, "PYTORCH_ALLOC_CONF=max_split_size_mb=64\nexport PYTORCH_ALLOC_CONF\npython t.py\n"),
+        )
+    ),
+    *(
+        Bad("KIT311", GPUS + code, line, E, "from 1")
+        for line, code in (
+            (3, "parallel -j 4 'CUDA_VISIBLE_DEVICES={%} python t.py {}' ::: a b\n"),
+            (3, 'parallel -j 4 "CUDA_VISIBLE_DEVICES={%} python t.py {}" ::: a b\n'),
+            (3, "parallel -j 4 python t.py --gpu {%} --in {} ::: a b\n"),
+            (3, "parallel -j 4 python t.py --device cuda:{%} --in {} ::: a b\n"),
+            (
+                4,
+                (
+                    "run() {\n export CUDA_VISIBLE_DEVICES=$2\n python t.py $1\n}\nexport -f run\n"
+                    "parallel -j 4 run {} {%} ::: a b\n"
+                ),
+            ),
+            (
+                5,
+                (
+                    "run() {\n local f=$1 gpu=$2\n CUDA_VISIBLE_DEVICES=$gpu python t.py $f\n}\nexport -f run\n"
+                    "parallel -j 4 run {} {%} ::: a b\n"
+                ),
+            ),
+            (
+                4,
+                (
+                    "run() {\n CUDA_VISIBLE_DEVICES=$PARALLEL_JOBSLOT python t.py $1\n}\nexport -f run\n"
+                    "parallel -j 4 run ::: a b\n"
+                ),
+            ),
+            (3, "parallel -j 4 'CUDA_VISIBLE_DEVICES={#} python t.py {}' ::: a b c d\n"),
+        )
+    ),
+    *(
+        Bad("KIT412", HEAD + code, line, E, "takes the id")
+        for line, code in (
+            (4, "srun python t.py &\nsleep 9\nkill -USR1 $SLURM_JOB_ID\nwait\n"),
+            (2, "trap 'kill -TERM $SLURM_JOB_ID' USR1\nsrun python t.py &\nwait\n"),
+            (4, 'J=$SLURM_JOBID\nsrun python t.py &\nkill -s TERM "$J"\nwait\n'),
+            (3, "id=$(sbatch --parsable a.sh)\nkill $id\n"),
+            (3, "id=$(sbatch --parsable a.sh)\nwait $id\npython t.py\n"),
+            (3, "python t.py &\nscancel $!\n"),
+            (5, "python t.py &\npid=$!\nsleep 9\nscancel $pid\n"),
+            (2, 'stop() { kill -USR1 "$SLURM_JOB_ID"; }\ntrap stop TERM\npython t.py &\nwait\n'),
+        )
+    ),
+    *(
+        Bad("KIT423", HEAD + code, line, W, "Slurm ends the job")
+        for line, code in (
+            (
+                5,
+                (
+                    "f() {\n kill $p\n wait $p\n scontrol requeue $SLURM_JOB_ID\n cp -r $L $R\n}\ntrap f USR1\n"
+                    "python t.py & p=$!\nwait $p\n"
+                ),
+            ),
+            (
+                5,
+                (
+                    "python t.py\nrc=$?\nif [ $rc = 85 ]; then\n"
+                    " scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}\n tar -cf a.tar d\nfi\n"
+                    "exit $rc\n"
+                ),
+            ),
+            (3, "python t.py\nscancel $SLURM_JOB_ID\nrsync -a d/ e/\n"),
+            (
+                3,
+                ('python t.py\nif [ ! -f done ]; then scontrol requeue "$SLURM_JOB_ID"; sleep 5; rsync -a d/ e/; fi\n'),
+            ),
+            (
+                4,
+                (
+                    "python t.py\nif [ ! -f done ]; then\n scontrol requeue $SLURM_JOB_ID || echo no\n"
+                    " python upload.py\nfi\n"
+                ),
+            ),
+        )
+    ),
+    *(
+        Bad("KIT147", HEAD + code, line, E, "bash")
+        for line, code in (
+            (2, "GROUPS=(a b c)\npython t.py ${GROUPS[$I]}\n"),
+            (2, "UID=7\npython t.py --uid $UID\n"),
+            (2, "read -r UID NAME < f\npython t.py $UID\n"),
+            (2, "for GROUPS in a b; do python t.py $GROUPS; done\n"),
+            (3, "set -e\nexport UID=$(id -u)\npython t.py\n"),
+            (2, "PPID=$(cat f)\nkill $PPID\n"),
+            (2, "FUNCNAME=relu\npython t.py --f $FUNCNAME\n"),
+        )
+    ),
+    *(
+        Bad("KIT402", GPUS + code, line, E, "wait -n returns")
+        for line, code in (
+            (
+                5,
+                (
+                    "run() { CUDA_VISIBLE_DEVICES=$1 python t.py $1; }\nfor i in 0 1 2 3; do run $i & done\n"
+                    "wait -n\npython plot.py\n"
+                ),
+            ),
+            (4, "python t.py --seed 1 & python t.py --seed 2 &\nwait -n\necho done\n"),
+            (4, ('for i in 0 1; do CUDA_VISIBLE_DEVICES=$i python t.py & p+=($!); done\nwait -n "${p[@]}"\ncp a b\n')),
+            (4, "for i in 0 1; do srun -N1 -n1 --exact python t.py $i & done\nwait -n\n"),
+            (4, "for i in 0 1; do CUDA_VISIBLE_DEVICES=$i python t.py & done\nwait -fn\npython plot.py\n"),
+        )
+    ),
+    *(
+        Bad("KIT148", HEAD + code, line, W, "IFS stays")
+        for line, code in (
+            (2, "IFS=','\nset -- $ROW\nO='--a 1 --b 2'\npython t.py $O --lr $1\n"),
+            (2, 'IFS=,\nread -ra G <<< $X\nO="--a 1 --b 2"\nsrun python t.py $O\n'),
+            (2, "IFS=$'\\n'\nL=($(cat f))\nO='--a 1 --b 2'\npython t.py ${L[0]} $O\n"),
+            (2, "IFS=,\nset -- $X\nfor h in $(scontrol show hostnames); do ssh $h python t.py; done\n"),
+            (2, "export IFS=:\nS='1 2 3'\nfor s in $S; do python t.py $s; done\n"),
+            (2, "IFS=,\nA=($X)\nO=(x $(seq 1 3))\npython t.py ${O[1]}\n"),
+        )
+    ),
+    *(
+        Bad("KIT409", HEAD + code, line, W, "this subshell alone")
+        for line, code in (
+            (2, "test -f d || (echo missing; exit 1)\npython t.py\n"),
+            (3, "if [ ! -f d ]; then\n (echo missing; exit 1)\nfi\npython t.py\n"),
+            (3, "ls d | while read f; do\n test -s d/$f || exit 1\ndone\npython t.py\n"),
+            (2, "md5sum -c s || ( echo bad >&2 ; rm -f s ; exit 2 )\nsrun python t.py\n"),
+            (2, "[ -f done ] && (echo done; exit 0)\npython t.py\n"),
+            (3, "set -e\n{ test -f d || exit 1; } | tee log\npython t.py\n"),
+            (2, "cd /data || (exit 1)\npython t.py\n"),
+        )
+    ),
+    *(
+        Bad("KIT210", GPUS2 + code, line, E, "ranks exist twice")
+        for line, code in (
+            (3, "srun bash -c 'RANK=$SLURM_LOCALID python t.py'\n"),
+            (3, "srun bash -c 'export RANK=$SLURM_NODEID; python t.py'\n"),
+            (3, "srun bash -c 'python t.py --rank $SLURM_LOCALID'\n"),
+            (4, "cat > w.sh <<'E'\nexport RANK=${SLURM_LOCALID}\npython t.py\nE\nsrun bash w.sh\n"),
+        )
+    ),
+    *(
+        Bad("KIT228", GPUS + code, line, E, "${#")
+        for line, code in (
+            (3, "N=${#CUDA_VISIBLE_DEVICES}\ntorchrun --nproc-per-node=$N t.py\n"),
+            (3, "export NG=${#SLURM_JOB_GPUS}\npython t.py\n"),
+            (4, "GPUS=0,1,2,3\nN=${#GPUS}\ntorchrun --nproc-per-node=$N t.py\n"),
+            (4, "L=(a b c)\nfor ((i = 0; i < 3; i++)); do python t.py ${#L}; done\n"),
+            (4, "S='1 2 3'\nN=${#S}\npython t.py $N\n"),
+            (4, "H=($(scontrol show hostnames))\nN=${#H}\npython t.py $N\n"),
+        )
+    ),
+    *(
+        Bad("KIT231", HEAD + code, line, E, "exclude each other")
+        for line, code in (
+            (3, "#SBATCH --gpus-per-node=4\ndeepspeed --num_gpus 4 --include localhost:0,1,2,3 t.py\n"),
+            (3, "#SBATCH --gpus-per-node=4\ndeepspeed --num_gpus=4 --exclude=localhost:0 t.py\n"),
+            (3, "#SBATCH --gpus-per-node=4\ndeepspeed --include a:0 --exclude a:1 t.py\n"),
+            (3, "#SBATCH --gpus-per-node=4\ndeepspeed --num_nodes 2 --hostfile h --include a@b t.py\n"),
+            (3, "#SBATCH --gpus-per-node=4\naccelerate launch --multi_gpu --use_fsdp --num_processes 4 t.py\n"),
+            (3, ("#SBATCH --gpus-per-node=4\naccelerate launch --multi_gpu --use_deepspeed --num_processes 4 t.py\n")),
+        )
+    ),
+    *(
+        Bad("KIT225", HEAD + code, line, E, "no worker can join")
+        for line, code in (
+            (
+                4,
+                (
+                    "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                    "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=6379 --block &\n"
+                    "srun -N1 -n1 -w $B ray start --address $IP:8265 --block &\npython t.py\n"
+                ),
+            ),
+            (
+                4,
+                (
+                    "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                    "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port 6380 --block &\n"
+                    "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+                ),
+            ),
+            (
+                4,
+                (
+                    "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                    "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP  --block &\n"
+                    "srun -N1 -n1 -w $B ray start --address $IP:6380 --block &\npython t.py\n"
+                ),
+            ),
+            (
+                5,
+                (
+                    "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\nP=$((7000 + SLURM_JOB_ID % 1000))\n"
+                    "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=$P --block &\n"
+                    "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+                ),
+            ),
+            (
+                6,
+                (
+                    "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                    "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=6379 --block &\n"
+                    "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+                    "RAY_ADDRESS=$IP:8265 python u.py\n"
+                ),
+            ),
+            (
+                5,
+                (
+                    "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\nP=6379\nD=8265\nH=$IP:$D\n"
+                    "srun -N1 -n1 -w $A ray start --head --port=$P --dashboard-port=$D --block &\n"
+                    "srun -N1 -n1 -w $B ray start --address $H --block &\npython t.py\n"
+                ),
+            ),
+        )
+    ),
+    *(
+        Bad("KIT107", HEAD + code, line, E, "the unquoted")
+        for line, code in (
+            (2, "sbatch --constraint=a100|h100 a.sh\npython t.py\n"),
+            (2, "id=$(sbatch --parsable -C a100|h100 a.sh)\npython t.py\n"),
+            (2, "srun --constraint=[r1|r2] python t.py\n"),
+            (2, "sbatch -C a100&nvlink a.sh\n"),
+            (2, "curl -O https://h.org/f?a=1&b=2\npython t.py\n"),
+            (2, 'wget -q "$U" https://h.org/f?id=3&confirm=t -O x\npython t.py\n'),
+            (2, "sbatch --prefer=a100|h100 a.sh\n"),
+        )
+    ),
+    *(
+        Bad("KIT433", GPUS + code, line, E, "and this asks port")
+        for line, code in (
+            (
+                4,
+                (
+                    "vllm serve m --port 9000 &\nuntil curl -sf http://localhost:8000/health; do sleep 5; done\n"
+                    "python c.py\n"
+                ),
+            ),
+            (
+                5,
+                (
+                    "P=$((9000 + SLURM_JOB_ID % 99))\nvllm serve m --port $P &\n"
+                    "until curl -sf localhost:8000/health; do sleep 5; done\npython c.py\n"
+                ),
+            ),
+            (
+                5,
+                (
+                    "P=9000\npython -m vllm.entrypoints.openai.api_server --port $P &\n"
+                    "while ! nc -z localhost 8000; do sleep 5; done\npython c.py\n"
+                ),
+            ),
+            (5, "vllm serve m --port 9000 &\nsleep 300\npython c.py --base-url http://127.0.0.1:8000/v1\n"),
+            (
+                4,
+                (
+                    "python -m sglang.launch_server --port=9000 &\n"
+                    "until curl -s http://$(hostname):30000/health; do sleep 1; done\npython c.py\n"
+                ),
+            ),
+        )
+    ),
+    *(
+        Bad("KIT136", HEAD + code, line, W, "this copies to")
+        for line, code in (
+            (2, "rsync -a /data/imagenet $TMPDIR/d\npython t.py --train_dir $TMPDIR/d/train\n"),
+            (3, "mkdir -p $TMPDIR/d\ncp -r /data/imagenet $TMPDIR/d\npython t.py --data-dir=$TMPDIR/d/train\n"),
+            (
+                3,
+                (
+                    "mkdir -p $TMPDIR/d\nsrun -n1 rsync -a /data/imagenet $TMPDIR/d\n"
+                    "python t.py --train $TMPDIR/d/train --val $TMPDIR/d/val\n"
+                ),
+            ),
+            (3, "S=/data/coco\nrsync -av --info=progress2 $S $TMPDIR/\npython t.py --images $TMPDIR/images\n"),
+            (2, "rsync -a me@fs:/data/coco $TMPDIR/c\npython t.py --images $TMPDIR/c/train2017\n"),
+            (3, "mkdir $TMPDIR/d\ncp -R /data/imagenet $TMPDIR/d\npython t.py --data-dir=$TMPDIR/d/train\n"),
+        )
+    ),
+    *(
+        Bad("KIT417", HEAD + code, line, W, "its time limit ends")
+        for line, code in (
+            (
+                3,
+                (
+                    "# each link runs until the time limit ends it\n"
+                    "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\n"
+                    "python t.py --resume\n"
+                ),
+            ),
+            (
+                3,
+                (
+                    "# Jobs are killed at the wall clock limit, so that the chain goes on with the next one.\n"
+                    "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\n"
+                    "python t.py --resume\n"
+                ),
+            ),
+        )
+    ),
+    *(
+        Bad("KIT402", GPUS + code, line, E, "the parentheses are")
+        for line, code in (
+            (6, ("for f in 0 1; do\n (\n cd r$f || exit 1\n CUDA_VISIBLE_DEVICES=$f python t.py &\n )\ndone\nwait\n")),
+            (
+                3,
+                (
+                    "(CUDA_VISIBLE_DEVICES=0 python t.py --seed 0 &)\n"
+                    "(CUDA_VISIBLE_DEVICES=1 python t.py --seed 1 &)\nwait\n"
+                ),
+            ),
+        )
+    ),
+]
+
 GOOD = [
     *(
         (
@@ -5087,6 +5420,337 @@ GOOD += [
         "for i in $(seq $((SLURM_ARRAY_TASK_ID * 25)) $((SLURM_ARRAY_TASK_ID * 25 + 24))); do python t.py $i; done\n",
     ),
     ("KIT106", HEAD + "#SBATCH -a 0-3\nmkdir -p out_$(date +%a)\npython t.py $SLURM_ARRAY_TASK_ID\n"),
+]
+
+GOOD += [
+    *(
+        ("KIT142", HEAD + code)
+        for code in (
+            "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128\npython t.py\n",
+            ("export PYTORCH_CUDA_ALLOC_CONF='roundup_power2_divisions:[256:1,512:2,1024:4,>:8]'\npython t.py\n"),
+            "export PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF=$CONF\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF=''\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF=new_option:3\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF='expandable_segments: True'\npython t.py\n",
+            "export PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:.6\npython t.py\n",
+            'export PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:${MB:-128}"\npython t.py\n',
+        )
+    ),
+    *(
+        ("KIT311", GPUS + code)
+        for code in (
+            "parallel -j 4 'CUDA_VISIBLE_DEVICES=$(({%} - 1)) python t.py {}' ::: a b\n",
+            "parallel -j 4 'CUDA_VISIBLE_DEVICES={= $_=slot()-1 =} python t.py {}' ::: a b\n",
+            (
+                "run() {\n export CUDA_VISIBLE_DEVICES=$((PARALLEL_JOBSLOT - 1))\n python t.py $1\n}\n"
+                "export -f run\nparallel -j 4 run ::: a b\n"
+            ),
+            (
+                "run() {\n local gpu=$(($2 - 1))\n CUDA_VISIBLE_DEVICES=$gpu python t.py $1\n}\n"
+                "export -f run\nparallel -j 4 run {} {%} ::: a b\n"
+            ),
+            "parallel -j 4 'python t.py {} > log.{%}' ::: a b\n",
+            "parallel -j 4 --link 'CUDA_VISIBLE_DEVICES={2} python t.py {1}' ::: a b ::: 0 1\n",
+            "# CUDA_VISIBLE_DEVICES={%} would count from 1\nparallel -j 4 python t.py {} ::: a b\n",
+        )
+    ),
+    *(
+        ("KIT412", HEAD + code)
+        for code in (
+            "srun python t.py &\npid=$!\nsleep 9\nkill -USR1 $pid\nwait\n",
+            "scancel --signal=USR1 $SLURM_JOB_ID\n",
+            "trap 'kill -TERM $pid; echo $SLURM_JOB_ID' USR1\npython t.py & pid=$!\nwait $pid\n",
+            "pkill -f job_$SLURM_JOB_ID\n",
+            "kill $(cat /tmp/$SLURM_JOB_ID.pid)\n",
+            "kill -TERM -$$\n",
+            "kill $(pgrep -f $SLURM_JOB_ID)\n",
+            "trap 'kill $pid; rm -rf /tmp/$SLURM_JOB_ID' EXIT\npython t.py & pid=$!\nwait $pid\n",
+            "kill %1\n",
+            "kill -0 $(< run/$SLURM_JOB_ID)\n",
+        )
+    ),
+    *(
+        ("KIT423", HEAD + code)
+        for code in (
+            (
+                "f() {\n kill $p\n wait $p\n cp -r $L $R\n scontrol requeue $SLURM_JOB_ID\n exit 0\n}\n"
+                "trap f USR1\npython t.py & p=$!\nwait $p\ncp -r $L $R\n"
+            ),
+            "python t.py\nrc=$?\nif [ $rc = 85 ]; then scontrol requeue $SLURM_JOB_ID; exit 0; fi\ncp a b\n",
+            "python t.py\n[ -f done ] || scontrol requeue $SLURM_JOB_ID\ncp a b\n",
+            "scontrol requeue $OTHER\npython t.py\ncp a b\n",
+            "scancel $WATCH\npython t.py\ncp a b\n",
+            "python t.py\nif [ $? = 85 ]; then scontrol requeue $SLURM_JOB_ID; sleep 60; else cp a b; fi\n",
+            ("f() {\n scontrol requeue $SLURM_JOB_ID\n exit 0\n cp a b\n}\ntrap f USR1\npython t.py & wait $!\n"),
+            "python t.py\nscancel --signal=USR1 $SLURM_JOB_ID\ncp a b\n",
+        )
+    ),
+    *(
+        ("KIT147", HEAD + code)
+        for code in (
+            "export UID=$(id -u)\npython t.py\n",
+            "GROUP=(a b)\npython t.py ${GROUP[0]} $UID ${GROUPS[0]}\n",
+            "UID_MIN=3 GROUPS_FILE=x\npython t.py $UID_MIN $GROUPS_FILE\n",
+            "groups=(a b)\nuid=3\npython t.py ${groups[0]} $uid\n",
+            "docker run -e UID=$UID -u $UID i python t.py\n",
+            "env UID=3 python t.py\n",
+        )
+    ),
+    *(
+        ("KIT147", code)
+        for code in (
+            "#!/bin/zsh\nGROUPS=(a)\npython t.py $GROUPS\n",
+            "#!/bin/sh\nUID=3\npython t.py $UID\n",
+        )
+    ),
+    *(
+        ("KIT402", GPUS + code)
+        for code in (
+            (
+                "run() { CUDA_VISIBLE_DEVICES=$1 python t.py $1; }\nfor i in 0 1 2 3 4 5; do\n run $i &\n"
+                " [ $(jobs -r | wc -l) -ge 4 ] && wait -n\ndone\nwait\n"
+            ),
+            "python s.py --serve &\npython t.py &\nwait -n\nkill $(jobs -p)\n",
+            "nvidia-smi dmon > log &\npython t.py & pid=$!\nwait -n $pid\n",
+            (
+                "run() { CUDA_VISIBLE_DEVICES=$1 python t.py $1; }\nfor i in 0 1 2 3; do run $i & done\n"
+                "for i in 0 1 2 3; do wait -n || rc=1; done\nexit $rc\n"
+            ),
+            (
+                "run() { CUDA_VISIBLE_DEVICES=$1 python t.py $1; }\nfor i in 0 1 2 3; do run $i & done\n"
+                "while [ $(jobs -r | wc -l) -gt 0 ]; do wait -n; done\n"
+            ),
+            "python t.py &\nwait -n\nrc=$?\nexit $rc\n",
+            ("run() { CUDA_VISIBLE_DEVICES=$1 python t.py $1; }\nfor i in 0 1 2 3; do run $i & done\nwait -n\nwait\n"),
+            "python watch.py --dir d &\npython t.py &\nwait -n\n",
+            (
+                "for f in 0 1; do\n (cd r$f && CUDA_VISIBLE_DEVICES=$f python t.py) & p+=($!)\ndone\n"
+                "for x in ${p[@]}; do wait $x || rc=1; done\nexit $rc\n"
+            ),
+            ("(\nfor f in 0 1; do python t.py $f & p+=($!); done\nfor x in ${p[@]}; do wait $x || exit 1; done\n)\n"),
+            "( nvidia-smi dmon & )\npython t.py & p=$!\nwait $p\n",
+        )
+    ),
+    *(
+        ("KIT148", HEAD + code)
+        for code in (
+            "IFS=',' read -r LR WD <<< $ROW\nO='--a 1 --b 2'\npython t.py $O --lr $LR\n",
+            "OLD=$IFS\nIFS=,\nset -- $ROW\nIFS=$OLD\nO='--a 1 --b 2'\npython t.py $O --lr $1\n",
+            "IFS=,\nset -- $ROW\nunset IFS\nO='--a 1 --b 2'\npython t.py $O --lr $1\n",
+            'IFS=,\nset -- $ROW\nO=(--a 1 --b 2)\npython t.py "${O[@]}" --lr $1\n',
+            "f() { local IFS=,; echo \"$*\"; }\nO='--a 1 --b 2'\npython t.py $O $(f 1 2)\n",
+            'J=$(IFS=,; echo "${L[*]}")\n(IFS=,; echo "${L[*]}")\nO=\'--a 1 --b 2\'\npython t.py $O $J\n',
+            "IFS=$' \\t\\n'\nO='--a 1 --b 2'\npython t.py $O\n",
+            "IFS=$'\\n\\t'\nO='--a=1'\npython t.py \"$O\"\n",
+            "while IFS=, read -r a b; do python t.py $a $b; done < f\nO='--a 1 --b 2'\npython t.py $O\n",
+            "O='--a 1 --b 2'\nIFS=' '\npython t.py $O\n",
+            "for f in $(ls d); do\n IFS=_\n set -- $f\n python t.py $1\n unset IFS\ndone\n",
+        )
+    ),
+    *(
+        ("KIT409", HEAD + code)
+        for code in (
+            "test -f d || { echo missing; exit 1; }\npython t.py\n",
+            "set -e\ntest -f d || (echo missing; exit 1)\npython t.py\n",
+            "(cd x || exit 1; make)\npython t.py\n",
+            "test -f d || (echo missing; exit 1) || exit 1\npython t.py\n",
+            "chk() { test -f d || (echo missing; exit 1); }\nchk || exit 1\npython t.py\n",
+            "if ! (test -f d || exit 1); then exit 1; fi\npython t.py\n",
+            "set -eo pipefail\nls d | while read f; do test -s d/$f || exit 1; done\npython t.py\n",
+            "{ python t.py; exit $?; } 2>&1 | tee log\nexit ${PIPESTATUS[0]}\n",
+            "(sleep 9; echo late; exit 0) &\npython t.py\n",
+            "while read f; do test -s $f || exit 1; done < l\npython t.py\n",
+            "ls d | while read f; do test -s d/$f || exit 1; done || exit 1\npython t.py\n",
+            "srun bash -c 'test -f d || (echo no; exit 1)'\npython t.py\n",
+            "ls d | while read f; do\n test -s d/$f && echo $f && exit 0\ndone\npython t.py\n",
+        )
+    ),
+    *(
+        ("KIT210", GPUS2 + code)
+        for code in (
+            "srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python t.py'\n",
+            "srun bash -c 'RANK=$((SLURM_NODEID * 4 + SLURM_LOCALID)) python t.py'\n",
+            "srun bash -c 'NODE_RANK=$SLURM_NODEID RANK=$SLURM_PROCID python t.py --local_rank $SLURM_LOCALID'\n",
+        )
+    ),
+    *(
+        ("KIT210", HEAD + code)
+        for code in (
+            (
+                "#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4\n"
+                "srun bash -c 'RANK=$SLURM_LOCALID python t.py'\n"
+            ),
+            "#SBATCH --nodes=4 --ntasks-per-node=1\nsrun bash -c 'RANK=$SLURM_NODEID python t.py'\n",
+        )
+    ),
+    *(
+        ("KIT228", GPUS + code)
+        for code in (
+            'IFS=, read -ra G <<< "$CUDA_VISIBLE_DEVICES"\nN=${#G[@]}\ntorchrun --nproc-per-node=$N t.py\n',
+            "if [ ${#CUDA_VISIBLE_DEVICES} -eq 0 ]; then exit 1; fi\npython t.py\n",
+            "N=$(( (${#CUDA_VISIBLE_DEVICES} + 1) / 2 ))\npython t.py $N\n",
+            "T='my title'\nW=${#T}\necho $W\npython t.py\n",
+            "L=(a b)\nN=${#L[*]}\npython t.py $N ${#}\n",
+            "[[ ${#SLURM_JOB_GPUS} -gt 0 ]] || exit 1\npython t.py $#\n",
+            "N=${CUDA_VISIBLE_DEVICES//[^,]/}\nM=$((${#N} + 1))\npython t.py $M\n",
+        )
+    ),
+    *(
+        ("KIT231", HEAD + code)
+        for code in (
+            "#SBATCH --gpus-per-node=4\ndeepspeed --include localhost:0,1,2,3 t.py --num_gpus 4\n",
+            "#SBATCH --gpus-per-node=4\ndeepspeed --num_gpus 4 --num_nodes 1 t.py --include x\n",
+            "#SBATCH --gpus-per-node=4\naccelerate launch --use_fsdp --num_processes 4 t.py --multi_gpu\n",
+            "#SBATCH --gpus-per-node=4\naccelerate launch --multi_gpu --num_processes 4 t.py\n",
+            "#SBATCH --gpus-per-node=4\nrsync -a --include a --exclude b x y\ndeepspeed --num_gpus=4 t.py\n",
+        )
+    ),
+    *(
+        ("KIT225", HEAD + code)
+        for code in (
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=6379 --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+            ),
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\nP=7001\n"
+                "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=$P --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $IP:$P --block &\npython t.py\n"
+            ),
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP  --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+            ),
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\nP=$((7000 + SLURM_JOB_ID % 1000))\n"
+                "H=$IP:$P\nsrun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=$P --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $H --block &\npython t.py\n"
+            ),
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=$PORT --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+            ),
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=6379 --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $IP:6379 --block &\npython t.py\n"
+                "RAY_ADDRESS=http://$IP:8265 ray job submit -- python u.py\n"
+            ),
+            (
+                "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=4 -c8\n"
+                "srun -N1 -n1 -w $A ray start --head --node-ip-address=$IP --port=6379 --block &\n"
+                "srun -N1 -n1 -w $B ray start --address $HEADADDR --block &\npython t.py\n"
+            ),
+        )
+    ),
+    *(
+        ("KIT107", HEAD + code)
+        for code in (
+            "sbatch --constraint='a100|h100' a.sh\npython t.py\n",
+            "sbatch --constraint=a100\\|h100 a.sh\n",
+            "sbatch --constraint=a100 a.sh|tee log\npython t.py\n",
+            "squeue -h|wc -l\npython t.py\n",
+            'sbatch -C "a100&nvlink" a.sh\n',
+            "curl -O 'https://h.org/f?a=1&b=2' & wget https://h.org/x?y=1 &\nwait\npython t.py\n",
+            "curl https://h.org/f?a=1|tar -x\npython t.py\n",
+            "python t.py --c=a|grep x\n",
+        )
+    ),
+    *(
+        ("KIT433", GPUS + code)
+        for code in (
+            (
+                "vllm serve m --port 9000 &\nuntil curl -sf http://localhost:9000/health; do sleep 5; done\n"
+                "python c.py\n"
+            ),
+            ("P=9000\nvllm serve m --port $P &\nuntil curl -sf localhost:$P/health; do sleep 5; done\npython c.py\n"),
+            ("vllm serve m --port $PORT &\nuntil curl -sf localhost:8000/health; do sleep 5; done\npython c.py\n"),
+            (
+                "vllm serve m --port 9000 &\nredis-server --port 6379 &\n"
+                "until curl -sf localhost:9000/health; do sleep 5; done\npython c.py --redis localhost:6379\n"
+            ),
+            (
+                "vllm serve m --port 9000 --metrics-port 8000 &\n"
+                "until curl -sf localhost:9000/health; do sleep 5; done\ncurl localhost:8000/metrics\n"
+                "python c.py\n"
+            ),
+            ("vllm serve m --port 9000 &\nuntil curl -sf http://other:8000/health; do sleep 5; done\npython c.py\n"),
+            (
+                "vllm serve m --port 9000 &\nuntil curl -sf localhost:9000/health; do sleep 5; done\n"
+                "curl http://localhost:$Q/metrics\npython c.py\n"
+            ),
+            (
+                "P=${P:-9000}\nvllm serve m --port $P &\n"
+                "until curl -sf localhost:8000/health; do sleep 5; done\npython c.py\n"
+            ),
+            (
+                "vllm serve m --port 9000 &\nuntil curl -sf localhost:9000/health; do sleep 5; done\n"
+                "curl localhost:9100/metrics\npython c.py\n"
+            ),
+        )
+    ),
+    *(
+        ("KIT136", HEAD + code)
+        for code in (
+            "rsync -a /data/imagenet/ $TMPDIR/d\npython t.py --train_dir $TMPDIR/d/train\n",
+            "rsync -a /data/imagenet $TMPDIR/d\npython t.py --train_dir $TMPDIR/d/imagenet/train\n",
+            "cp -r /data/imagenet $TMPDIR/d\npython t.py --train_dir $TMPDIR/d/train\n",
+            (
+                "rsync -a /data/a.tar $TMPDIR/\ntar -xf $TMPDIR/a.tar -C $TMPDIR\n"
+                "python t.py --train_dir $TMPDIR/train\n"
+            ),
+            (
+                "rsync -a /data/train $TMPDIR/d\nrsync -a /data/val $TMPDIR/d\n"
+                "python t.py --train $TMPDIR/d/train --val $TMPDIR/d/val\n"
+            ),
+            "rsync -a /data/imagenet $TMPDIR\npython t.py --data $TMPDIR --out $TMPDIR/out\n",
+            "mkdir -p $TMPDIR/d\ncp -rT /data/imagenet $TMPDIR/d\npython t.py --train $TMPDIR/d/train\n",
+            ("rsync -a /data/imagenet $TMPDIR\nmv $TMPDIR/imagenet/* $TMPDIR/\npython t.py --train $TMPDIR/train\n"),
+            "rsync -a $SRC/ $TMPDIR/d\npython t.py --train $TMPDIR/d/train\n",
+            "rsync -aR /data/imagenet $TMPDIR/d\npython t.py --train $TMPDIR/d/data\n",
+            "rsync -a code $TMPDIR\npython t.py --train $TMPDIR/train\n",
+            "rsync -a /data/imagenet $TMPDIR/\nmkdir -p $TMPDIR/scratch\npython t.py --db $TMPDIR/scratch\n",
+        )
+    ),
+    *(
+        ("KIT417", HEAD + code)
+        for code in (
+            "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\npython t.py --resume\n",
+            (
+                "# each link runs two epochs\n"
+                "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\n"
+                "python t.py --resume\n"
+            ),
+            (
+                "# each link runs until the time limit ends it\n"
+                "if [ ! -f done ]; then sbatch --dependency=afterany:$SLURM_JOB_ID $0; fi\n"
+                "python t.py --resume\n"
+            ),
+            (
+                "# each link runs until the time limit ends it\n"
+                "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\n"
+                "timeout 3500 python || true; :  t.py --resume\n"
+            ),
+            (
+                "#SBATCH --signal=TERM@300\n# each link runs until the time limit ends it\n"
+                "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\n"
+                "python t.py --resume\n"
+            ),
+            (
+                "# links stop after 3 epochs, well within the time limit\n"
+                "if [ ! -f done ]; then sbatch --dependency=afterok:$SLURM_JOB_ID $0; fi\n"
+                "python t.py --resume\n"
+            ),
+        )
+    ),
+    *(("KIT228", HEAD + code) for code in ("L=(a b)\nL=abc\npython t.py ${#L}\n",)),
+    *(("KIT228", code) for code in ("#!/bin/zsh\nL=(a b)\npython t.py ${#L}\n",)),
 ]
 
 

@@ -310,10 +310,11 @@ _LOADS_MODEL = lazy_pattern(
 
 @rule("KIT433", "warning", needs=("vllm", "sglang", "text-generation-launcher", "ollama"))
 def impatient_client(script: BatchScript) -> Iterator[Problem]:
-    """A client starts immediately after its server.
+    """A client starts immediately after its server, or asks another port.
 
     A server for a language model loads the model for minutes before it accepts connections. A client that starts in the
-    next line ends with "Connection refused".
+    next line ends with "Connection refused". So does each request to another port than that of the server: a loop that
+    waits for the server then never ends (an error).
 
     Fix: `until curl -sf localhost:$PORT/health; do sleep 5; done` before the client.
     Documented: docs.vllm.ai, "OpenAI-Compatible Server".
@@ -322,6 +323,7 @@ def impatient_client(script: BatchScript) -> Iterator[Problem]:
         if not step.in_background or not any(map(_LOADS_MODEL.match, step.texts[:4])):
             continue
         later = script.commands_after(step)
+        yield from _other_port(script, step, later)
         after = [each for each in later if each.words and each.name not in {"trap", "echo", "export"}]
         if not after or after[0].in_background:
             continue
@@ -330,6 +332,36 @@ def impatient_client(script: BatchScript) -> Iterator[Problem]:
             what = f"the server of line {step.line} still loads its model when this starts: connection refused"
             remedy = "wait until the server answers: until curl -sf ...; do sleep 5; done"
             yield Problem(after[0], what, remedy, (step.line,))
+
+
+_LOCAL_PORT = lazy_pattern(
+    r"(?:\blocalhost|\b127\.0\.0\.1|\b0\.0\.0\.0|\[::1\]|\$\(hostname[^)]*\)|\$\{?(?:HOSTNAME|SLURMD_NODENAME)\}?|FIRST-NODE)"
+    r"[:\s](\d{2,5})\b"
+)
+
+
+_OF_MODEL = lazy_pattern(r"/(health|ready|v1|models|generate|completions)\b|base[-_]url")
+
+
+def _other_port(script: BatchScript, server: TracedCommand, later: list[TracedCommand]) -> Iterator[Problem]:
+    """Find a client that asks a port of this host on which no program of the script listens."""
+    launch = script.launch_at(server)
+    port = launch.argument("port") if launch is not None else None
+    # A variable from outside may be any port.
+    if port is None or port.has_default or not re.fullmatch(r"\d+|\$\(\(.*\)\)", port.text):
+        return
+    for step in later:
+        given = _LOCAL_PORT.search(step.text) if step.name not in {"echo", "printf"} else None
+        # Services of the node have ports of their own.
+        waits = step.in_condition("while", "until") or _OF_MODEL.search(step.text)
+        if given is None or given[1] == port.text or not waits:
+            continue
+        # Another program of the script may listen there.
+        mentions = sum(len(re.findall(rf"(?<!\d){given[1]}(?!\d)", line)) for _, line in script.command_lines)
+        if mentions == sum(given[1] in map(str, _LOCAL_PORT.findall(line)) for _, line in script.command_lines):
+            what = f"the server of line {server.line} listens on port {port.text}, and this asks port {given[1]}"
+            yield Problem(step, what, "use one variable for both", (server.line, port.line), certain=True)
+            return
 
 
 _OPEN = lazy_pattern(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
@@ -369,10 +401,13 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
 
     An `exit` without a condition, or an `echo` in front of the launch line, is often left behind from a test. The job
     ends within seconds, as COMPLETED. `exec srun ...` replaces the shell: a copy of the results below it never runs.
+    `scontrol requeue "$SLURM_JOB_ID"` and `scancel "$SLURM_JOB_ID"` end the job, too, and its batch script with it: a
+    copy behind them has KillWait seconds (30) at most (a warning).
 
-    Fix: remove the `exit`, the `exec` or the `echo`.
-    Documented: bash(1), exit and exec.
+    Fix: remove the `exit`, the `exec` or the `echo`. Requeue as the last command.
+    Documented: bash(1), exit and exec; scontrol(1), requeue; slurm.conf(5), KillWait.
     """
+    yield from _after_own_end(script)
     # The trainings at the top level, and in functions that the script calls, and what belongs to the end of a job.
     calls = {None, *(step.name for step in script.commands)}
     functions = [(launch.line, launch.command.around("function")) for launch in script.training]
@@ -392,6 +427,31 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, what, f"remove {step.name}", (later,))
             return
     yield from _only_printed(script)
+
+
+_OWN_JOB = lazy_pattern(r"\$\{?SLURM_(ARRAY_)?JOB_?ID\b")
+
+
+def _after_own_end(script: BatchScript) -> Iterator[Problem]:
+    """Find a copy or a program behind the command with which a job requeues or cancels itself."""
+    for step in script.batch_commands:
+        requeues = step.name == "scontrol" and step.texts[1:2] in (["requeue"], ["requeuehold"])
+        cancels = step.name == "scancel" and not any(text.startswith("-") for text in step.texts[1:])
+        own = len(step.words) > 1 and _OWN_JOB.match(step.words[-1].text)
+        if not (requeues or cancels) or not own or step.position.chain_index or step.in_background:
+            continue
+        for later in script.commands_after(step):
+            # Behind the `fi` of the requeue, a copy is for the other jobs.
+            if not any(place.block is step.position.block for place in later.position.outward()):
+                continue
+            if later.name in {"exit", "return"} and later.position.block is step.position.block:
+                break
+            launch = script.launch_at(later)
+            works = later.name in COPIES or (launch is not None and launch.is_training)
+            if works and later.position.statement is not step.position.statement:
+                what = f"Slurm ends the job here: '{later.name}' in line {later.line} is cut off, or never runs"
+                yield Problem(step, what, f"move line {later.line} above this line", (later.line,), certain=False)
+                break
 
 
 def _only_printed(script: BatchScript) -> Iterator[Problem]:

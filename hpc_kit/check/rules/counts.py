@@ -244,13 +244,15 @@ def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) ->
 
 @rule("KIT210")
 def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
-    """WORLD_SIZE is not the number of started processes.
+    """WORLD_SIZE is not the number of started processes, or RANK is the same in several of them.
 
     With `init_method="env://"`, rank 0 waits for WORLD_SIZE processes and refuses a rank beyond them. torchrun and
     similar launchers set the variable themselves. A value that counts GPUs may be right if the program starts
     processes. Under torchrun, SLURM_NTASKS counts launchers: an accumulation computed from it is too large.
+    SLURM_LOCALID counts the tasks of one node, so that `RANK=$SLURM_LOCALID` gives each node the same ranks.
 
-    Fix: `export WORLD_SIZE=$SLURM_NTASKS`; under torchrun, `$((SLURM_NTASKS * NPROC_PER_NODE))`.
+    Fix: `export WORLD_SIZE=$SLURM_NTASKS` and `export RANK=$SLURM_PROCID`; for the number of ranks under torchrun,
+    `$((SLURM_NTASKS * NPROC_PER_NODE))`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     launch = script.only_training
@@ -260,6 +262,7 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
         return
     size = script.size_of(launch)
+    yield from _same_ranks(script, launch, size)
     if size.ntasks is None or not size.is_stated:
         return
     lines, effect = (script.line_of_tasks, launch.line), f"but {launch.multiplier.name} starts {size.ntasks} processes"
@@ -281,6 +284,18 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
         if world not in known and not spawns:
             remedy = "write export WORLD_SIZE=$SLURM_NTASKS"
             yield Problem(each, f"WORLD_SIZE={world}, {effect}", remedy, lines, certain=not each.value.has_default)
+
+
+def _same_ranks(script: BatchScript, launch: LaunchLine, size: JobSize) -> Iterator[Problem]:
+    """Find a rank that is the same on all nodes, or in all tasks of a node."""
+    given = [each.value for each in script.assignments_of("RANK") if each.in_task]
+    for rank in (*given, *filter(None, [launch.argument("rank")])):
+        of_node = rank.variable == "SLURM_LOCALID" and size.has_several_nodes
+        if of_node or (rank.variable == "SLURM_NODEID" and (size.tasks_per_node or 1) > 1):
+            what = (
+                f"{rank.text} is the same {'on each node' if of_node else 'in all tasks of a node'}: ranks exist twice"
+            )
+            yield Problem(rank, what, "write $SLURM_PROCID", (script.line_of("nodes"), launch.line))
 
 
 _BATCH_OF_RANK = (
@@ -328,17 +343,18 @@ def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchSta
 _FOLDED = lazy_pattern(r"SLURM_(?:STEP_)?TASKS_PER_NODE|SLURM_JOB_CPUS_PER_NODE")
 
 
-@rule("KIT228", needs=("tasks_per_node", "cpus_per_node", "slurm_gpus", "%0", "date", "{0", "seq"))
+@rule("KIT228", needs=("tasks_per_node", "cpus_per_node", "slurm_gpus", "%0", "date", "{0", "seq", "${#"))
 def folded_counts(script: BatchScript) -> Iterator[Problem]:
-    """A list of counts, or a count with a type, is used as a number.
+    """A list of counts, a count with a type, or the length of a text is used as a number.
 
     With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
     SLURM_JOB_CPUS_PER_NODE is `64(x2)`. With `--gpus-per-node=a100:4`, SLURM_GPUS_PER_NODE is `a100:4`. Arithmetic with
     such a text is a syntax error, and no program reads it as a number. In arithmetic, a leading zero begins an octal
-    number: `$((ID + 1))` fails for the 08 of `printf %02d` or `date +%m`.
+    number: `$((ID + 1))` fails for the 08 of `printf %02d` or `date +%m`. `${#CUDA_VISIBLE_DEVICES}` counts characters:
+    of `0,1,2,3` it is 7.
 
     Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node. For
-    leading zeros, `$((10#$ID + 1))`.
+    leading zeros, `$((10#$ID + 1))`. For a list, `IFS=, read -ra GPUS <<< "$CUDA_VISIBLE_DEVICES"` and `${#GPUS[@]}`.
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; bash(1), ARITHMETIC EVALUATION; awslabs/awsome-distributed-ai
     issue 71.
     """
@@ -347,6 +363,7 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
         if name is not None:
             yield _folded(script, part.origin, name)
     yield from _padded_numbers(script)
+    yield from _lengths(script)
     given: list[tuple[ExpandedText | None, Place]] = [
         (agent.option(name), agent.word_of(name) or agent)
         for agent in script.agents
@@ -367,6 +384,32 @@ _PADDED = lazy_pattern(
     r"|\$\(\s*seq\s+-w\s[^)]*\)"
 )
 
+
+_LISTS = lazy_pattern(r"(CUDA|ROCR|HIP)_VISIBLE_DEVICES|SLURM_(JOB|STEP)_GPUS|SLURM_(JOB_|STEP_)?NODELIST")
+
+
+def _lengths(script: BatchScript) -> Iterator[Problem]:
+    """Find `${#NAME}` of a text with several items, or of a list, where the number of items is meant."""
+    # In zsh, it is the number of elements.
+    if script.interpreter == "zsh":
+        return
+    texts = {each.name for each in script.written_assignments if each.value.elements is None and not each.indexed}
+    lists = {each.name for each in script.written_assignments if each.value.elements is not None} - texts
+    for step, part in [(each, part) for each in script.commands for part in each.syntax.parts]:
+        name = part.detail if part.kind == "variable" and part.text == "#" and step.name not in _LOOK_AT_LENGTH else ""
+        values = [each.value.text for each in script.assignments_of(name)] if name else []
+        # A program may want the length of a text. `$(((${#NAME} + 1) / 2))` counts the GPUs.
+        items = values and all(re.fullmatch(r"\d+([, ]+\d+)+", text) for text in values)
+        of_text = (_LISTS.fullmatch(name) or items) and (not step.words or step.name in {"declare", "export", "local"})
+        if name in lists:
+            what = f"${{#{name}}} is the length of the first element of {name}, and not the number of elements"
+            yield Problem(part.origin, what, f"write ${{#{name}[@]}}", (step.line,))
+        elif of_text:
+            what = f"${{#{name}}} counts characters, and not the items of {name}: of 0,1,2,3 it is 7"
+            yield Problem(part.origin, what, "read the items into a list, and write ${#LIST[@]}", (step.line,))
+
+
+_LOOK_AT_LENGTH = frozenset({"[", "echo", "printf", "test"})
 
 _PRINTED = lazy_pattern(r"printf\s+-v\s+(\w+)\s+[\"']?%0\d+[di][\"']?\s")
 

@@ -34,8 +34,9 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     starts them with `--device cuda:0`. An empty one,
     or `--device cpu`, leaves all of them idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves
     every task but the first without a GPU. `CUDA_VISIBLE_DEVICES=$SLURM_PROCID` names no GPU beyond the first node (an
-    error). The rule ignores a script that divides its GPUs among programs, and lines with a comment that names a
-    reason.
+    error). GNU parallel counts its slots, `{%}`, from 1.
+
+    The rule ignores a script that divides its GPUs among programs, and lines with a comment that names a reason.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
@@ -44,6 +45,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     yield from _hidden_devices(script)
     yield from _shared_device(script)
     yield from _same_device_in_loop(script)
+    yield from _slots_from_one(script)
     for each in script.assignments_of(*_VISIBLE_DEVICES):
         text = each.value.text
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
@@ -112,6 +114,32 @@ def _same_device_in_loop(script: BatchScript) -> Iterator[Problem]:
             what = f"each program of this loop uses {device.text} at the same time, and the rest of the GPUs is idle"
             remedy = "count the programs, and write CUDA_VISIBLE_DEVICES=$((n % GPUS)) before each"
             yield Problem(device, what, remedy, (script.line_of_gpus,))
+            return
+
+
+_SLOT = r"(?:\\?\$\{?PARALLEL_(?:JOBSLOT|SEQ)\b\}?|\{[%#]\})"
+_USES_GPU = r"(?:\b\w+_VISIBLE_DEVICES=|--(?:gpu|device)(?:[-_]ids?|s)?[= ]|\bcuda:)(?:cuda:)?[\"'\\]*"
+
+
+def _slots_from_one(script: BatchScript) -> Iterator[Problem]:
+    """Find a slot of GNU parallel as the number of a GPU: slots count from 1, and GPUs from 0."""
+    starts, slots = [step for step in script.batch_commands if step.name == "parallel"], [_SLOT]
+    for words in (step.text.split() for step in starts):
+        # `parallel run {} {%}` passes the slot on to a function.
+        call = next((n for n, text in enumerate(words) if text in script.functions), len(words))
+        for n, _ in (pair for pair in enumerate(words[call:]) if re.fullmatch(_SLOT, pair[1])):
+            inside = [each for step in script.functions[words[call]] for each in step.written_assignments]
+            names = [each.name for each in inside if each.value.unquoted in {f"${n}", f"${{{n}}}"}]
+            slots += [rf"\$\{{?{name}\b\}}?" for name in (n, *names)]
+    used, gpus = re.compile(rf"{_USES_GPU}({'|'.join(slots)})(?!\s*[-+*/%]\s*\d|\d)"), _gpus_on_node(script)
+    for number, line in script.command_lines if starts else ():
+        if (match := used.search(line)) is not None:
+            jobs = re.search(r"\s(?:-j|-P|--jobs|--max-procs)[ =]?(\d+)", starts[0].text)
+            idle = gpus is not None and jobs is not None and int(jobs[1]) < gpus
+            what = f"GNU parallel counts {match[1]} from 1, and GPUs count from 0: "
+            what += "GPU 0 is idle" if idle else f"there is no GPU {gpus or 'of the last number'}, and GPU 0 is idle"
+            remedy = "write $(({%} - 1))"
+            yield Problem(Origin(number, match.start(1) + 1), what, remedy, (starts[0].line,), certain=not idle)
             return
 
 

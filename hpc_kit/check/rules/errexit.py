@@ -20,6 +20,7 @@ from hpc_kit.check.bash_syntax import (
 )
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand, TracedExpression
+from hpc_kit.check.launch_lines import LOOPS
 from hpc_kit.check.programs import COPIES, HELPER_PROGRAMS
 from hpc_kit.check.rules.arrays import ArrayIndex, array_of
 from hpc_kit.check.rules.finding import Place, Problem, rule
@@ -305,16 +306,21 @@ def _is_known(script: BatchScript, test: _Test) -> bool:
 
 @rule("KIT409", "warning")
 def suspended_errexit(script: BatchScript) -> Iterator[Problem]:
-    """`set -e` has no effect in a function or subshell whose status something uses.
+    """`set -e` or `exit` has no effect outside of its function or subshell.
 
     bash ignores `set -e` in all commands of a function that stands in front of `||` or `&&`, or in the condition of an
     `if`. After `prepare || exit 1`, a program in the middle of the function may fail: the lines below it run all the
     same, and the function returns the status of its last one. `( set -e; ... ) || exit 1` does not help. The rule finds
     a program or a copy in front of an `rm`, of a next program, or of a message that succeeds in any case.
 
-    Fix: `|| return 1` behind each program, `&&` between them; or call the function alone, as `prepare`.
-    Documented: bash(1), SHELL BUILTIN COMMANDS, set -e.
+    `exit` in parentheses, or in a part of a pipe, ends that subshell alone: after `test -d data || (echo missing; exit
+    1)`, the job goes on.
+
+    Fix: `|| return 1` behind each program, `&&` between them; or call the function alone, as `prepare`. Braces for a
+    group that ends the job: `|| { echo missing; exit 1; }`.
+    Documented: bash(1), SHELL BUILTIN COMMANDS, set -e; bash(1), Compound Commands.
     """
+    yield from _exit_of_subshell(script)
     found: set[int] = set()
     for step in script.batch_commands:
         user = _user_of_status(step) if step.errexit and _part_of_work(script, step) else None
@@ -336,6 +342,48 @@ def suspended_errexit(script: BatchScript) -> Iterator[Problem]:
         place = command if isinstance(command, SimpleCommand) else Origin(command.line)
         leave = "return" if user.kind == "function" else "exit"
         yield Problem(place, what, f"write || {leave} 1 behind line {step.line}", (step.line, last.line))
+
+
+def _exit_of_subshell(script: BatchScript) -> Iterator[Problem]:
+    """Find an `exit` that leaves only a subshell with a message, or a loop in a pipe, in front of a training."""
+    keeps_last = script.interpreter in {"ksh", "zsh"} or "lastpipe" in script.code
+    for step in script.batch_commands:
+        places = list(step.position.outward()) if step.name == "exit" else []
+        place = next((each for each in places if each.parent is not None and _is_subshell(each, keeps_last)), None)
+        outer = place.parent if place is not None else None
+        if place is None or outer is None or place.compound is None or any(each.role == "code" for each in places):
+            continue
+        inside, last = script.commands_in(place.compound), not outer.piped_to
+        # In a pipe, `exit 0` may be meant to leave the loop.
+        if place.kind != "subshell" and step.texts[1:2] in ([], ["0"]):
+            continue
+        messages = place.kind != "subshell" or all(each.name in _MESSAGES | script.functions.keys() for each in inside)
+        # The status of the subshell, and the shell around it, may end the job.
+        used = outer.chain_index + 1 < len(outer.chain.pipelines) or outer.pipeline.negated or outer.role == "condition"
+        ends = step.errexit and (last or step.pipefail)
+        around = any(each.kind in {"function", "subshell"} or each.statement.background for each in outer.outward())
+        after = [each for each in script.commands_after(step) if not each.is_inside(place.compound)]
+        later = next((each for each in after if script.launch_at(each) and _part_of_work(script, each)), None)
+        checks = after and (after[0].reads("?") or after[0].reads("PIPESTATUS"))
+        if messages and later is not None and not (used or ends or around or checks):
+            cause = "in parentheses" if place.kind == "subshell" else "in a pipe"
+            what = f"exit {cause} ends this subshell alone: line {later.line} runs anyway"
+            remedy = "write { ...; exit 1; } instead of ( ... )"
+            remedy = remedy if place.kind == "subshell" else "write ... || exit behind the pipe, or done < <(COMMAND)"
+            yield Problem(step, what, remedy, (outer.statement.line, later.line))
+            return
+
+
+_MESSAGES = frozenset({"date", "echo", "exit", "logger", "mail", "printf", "rm", "touch"})
+
+
+def _is_subshell(place: BlockPosition, keeps_last: bool) -> bool:
+    """Tell whether a block runs in a subshell that is no background: in parentheses, or as a loop in a pipe."""
+    outer = place.parent
+    if outer is None or place.kind == "subshell":
+        return place.kind == "subshell"
+    in_pipe = len(outer.pipeline.commands) > 1 and bool(outer.piped_to or not keeps_last)
+    return in_pipe and place.kind in {"group", *LOOPS}
 
 
 _FETCHES = frozenset({"curl", "unzip", "wget"})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Origin, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
-from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, may_be_several
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.lazy_pattern import lazy_pattern
@@ -75,7 +75,8 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
 
     `ray start --num-gpus` only claims GPUs: workers beyond the real ones fail. With `ray start --head` alone, all
     further nodes of the job are idle. Under srun, `ray start` must have `--block`: without it, the command returns, the
-    step ends, and Slurm ends Ray with it.
+    step ends, and Slurm ends Ray with it. A worker needs the `--port` of the head in its `--address`, and not that of
+    the dashboard.
 
     Fix: `srun -N1 -n1 -w HOST ray start --address=HEAD:PORT --num-gpus=$SLURM_GPUS_ON_NODE --block &` for each further
     node.
@@ -107,8 +108,32 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
         what = f"Ray runs on the first node only; the job has {script.size.min_nodes} nodes"
         remedy = "start ray start --address=HEAD:PORT --block on each further node, with srun"
         yield Problem(heads[0].program, what, remedy, (script.line_of("nodes"),))
+    yield from _port_of_another(script, starts)
     yield from _idle_ray_nodes(script, [launch for launch, _ in starts])
     yield from _short_ray_loop(script, [launch for launch, options in starts if "address" in options])
+
+
+def _port_of_another(
+    script: BatchScript, starts: list[tuple[LaunchLine, dict[str, ExpandedText]]]
+) -> Iterator[Problem]:
+    """Find a worker of Ray, or a RAY_ADDRESS, with another port than that of the head."""
+    heads = [(launch, options) for launch, options in starts if "head" in options]
+    # A variable may contain more options.
+    if len(heads) != 1 or script.sources_files or any(map(may_be_several, heads[0][0].program.words)):
+        return
+    given = heads[0][1].get("port")
+    port = given.text if given is not None else "6379"
+    addresses = [options["address"] for _, options in starts if "address" in options and "head" not in options]
+    for address in (*addresses, *(each.value for each in script.assignments_of("RAY_ADDRESS"))):
+        other = re.fullmatch(r"(?!\w+://)\S+?:(\d{2,5})", address.text)
+        # A port that the script computes from the job id is not a fixed one.
+        if other is None or other[1] == port or not re.fullmatch(r"\d+|\$\(\(.*\)\)", port):
+            continue
+        place = next((each for each in script.assignments if each.value.text == address.text), address)
+        lines = (address.line, given.line if given is not None else heads[0][0].line)
+        what = f"the head of Ray listens on port {port}, and this is port {other[1]}: no worker can join"
+        yield Problem(place, what, f"write HEAD:{port}", lines)
+        return
 
 
 _LOOP = lazy_pattern(
@@ -248,18 +273,41 @@ _OF_MEGATRON = lazy_pattern(r"micro-batch-size|lr-(decay|warmup)-|.*model-parall
 _OFF = frozenset({"0", "false", "no", "none", "off"})
 
 
-@rule("KIT231", "warning", needs=("bf16", "8bit", "samples", "best"))
+_EXCLUSIVE_OF_AGENT = {
+    "deepspeed": (
+        ("num-gpus", "include"), ("num-gpus", "exclude"), ("num-nodes", "include"), ("num-nodes", "exclude"),
+        ("include", "exclude"),
+    ),
+    "accelerate": (("multi-gpu", "use-fsdp"), ("multi-gpu", "use-deepspeed"), ("use-fsdp", "use-deepspeed")),
+}  # fmt: skip
+"""Options of which a launcher accepts one."""
+
+
+@rule(
+    "KIT231",
+    "warning",
+    needs=("bf16", "8bit", "samples", "best", "--include", "--exclude", "multi_gpu", "multi-gpu", "fsdp"),
+)
 def exclusive_switches(script: BatchScript) -> Iterator[Problem]:
-    """The program gets two options of which it accepts one.
+    """The program or its launcher gets two options of which it accepts one.
 
     With --fp16 and --bf16, Transformers stops with "At most one of fp16 and bf16 can be True", and Megatron-LM with an
     assertion. So does Megatron-LM if one option counts iterations and another one samples. A model is loaded in 4 or in
     8 bits, not in both. `--load_best_model_at_end` requires an evaluation at each checkpoint: the same strategy for
-    both.
+    both. deepspeed stops if `--include` or `--exclude` comes with `--num_gpus`, and accelerate if `--multi_gpu` comes
+    with `--use_fsdp` or `--use_deepspeed` (errors).
 
     Fix: keep one of the two.
-    Documented: huggingface.co/docs/transformers, TrainingArguments.
+    Documented: huggingface.co/docs/transformers, TrainingArguments; deepspeed.readthedocs.io, "Resource Configuration".
     """
+    for agent in script.agents:
+        for pair in _EXCLUSIVE_OF_AGENT.get(agent.kind, ()):
+            both = [word for name in pair if name in agent.options and (word := agent.word_of(name)) is not None]
+            # -1 is the default of --num_gpus.
+            if len(both) == 2 and "-1" not in {agent.options[name].text for name in pair}:
+                what = f"{agent.kind} stops: {both[0].text} and {both[1].text} exclude each other"
+                yield Problem(both[1], what, "keep one of the two", (both[0].line, agent.line), certain=True)
+                break
     for launch in script.training:
         words = {word.text.partition("=")[0].lstrip("-").replace("_", "-"): word for word in launch.program.words}
         of_megatron = any(map(_OF_MEGATRON.match, words))

@@ -308,13 +308,14 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
     but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end. A
     training whose data a `tar -xf ... &` above still unpacks begins with a part of them. A loop behind a pipe is a
-    subshell: the `wait` of the script does not know the processes that the loop starts.
+    subshell, and so are parentheses: the `wait` of the script does not know the processes that start there. `wait -n`
+    returns when the first of several processes has ended.
 
     Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
     """
     yield from _detached(script)
-    if lost := list(_children_of_pipe(script)):
+    if lost := [*_children_of_pipe(script), *_children_of_subshell(script)]:
         yield from lost
         return
     flow = trace_exit_status(script)
@@ -322,6 +323,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     yield from _unfinished_copies(script)
     yield from _used_too_early(script)
     yield from _last_of_loop(script)
+    yield from _first_of_several(script)
     if flow is not None and not flow.background:
         yield from _left_behind(script, flow)
     if flow is None or not flow.background:
@@ -359,6 +361,24 @@ def _children_of_pipe(script: BatchScript) -> Iterator[Problem]:
         place, lines = Origin(pipe.statement.line), (step.line, wait.line)
         yield Problem(place, what, "write while ...; do ...; done < <(COMMAND), without the pipe", lines)
         return
+
+
+def _children_of_subshell(script: BatchScript) -> Iterator[Problem]:
+    """Find a program that parentheses start in the background, and a `wait` behind them."""
+    for step in [launch.command for launch in script.training if launch.command.around("subshell")]:
+        places = list(step.position.outward())
+        started = next((index for index, place in enumerate(places) if place.statement.background), len(places))
+        outer = next((place for place in places[started:] if place.kind == "subshell"), None)
+        # A subshell that waits, or that goes on in the foreground, ends after its programs.
+        waits = [each for each in script.commands_after(step) if _waits(each)]
+        ends = outer is not None and any(place.statement.background for place in places[places.index(outer) + 1 :])
+        if outer is None or outer.compound is None or ends or not waits or waits[0].is_inside(outer.compound):
+            continue
+        after = [each for each in script.commands_after(step) if each.is_inside(outer.compound)]
+        if waits[0].texts == ["wait"] and all(map(_is_short, after)):
+            what = f"the parentheses are a subshell: the wait in line {waits[0].line} does not know this process"
+            yield Problem(step, what, "write ( ... ) & instead of ( ... & )", (outer.statement.line, waits[0].line))
+            return
 
 
 _WAIT_FOR_EACH = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
@@ -502,6 +522,34 @@ def _last_of_loop(script: BatchScript) -> Iterator[Problem]:
     if any(place.compound is loop for place in background.outward()):
         what = "this waits for the last process of the loop alone: the remaining ones may still run"
         yield Problem(wait, what, 'write pids+=("$!") in the loop, and wait for each', (started.line,))
+
+
+def _first_of_several(script: BatchScript) -> Iterator[Problem]:
+    """Find one `wait -n` for several trainings, behind which the job ends."""
+    waits = [step for step in script.batch_commands if _waits(step)]
+    if len(waits) != 1 or waits[0].name != "wait" or not any(re.match(r"-\w*n", text) for text in waits[0].texts):
+        return
+    wait = waits[0]
+    started = [launch for launch in script.launch_lines if launch.command.in_background]
+    several = len(started) > 1 or any(launch.in_loop for launch in started)
+    # Different programs may be a training and one that runs beside it.
+    alike = len({launch.file.text if launch.file else launch.program.name for launch in started}) == 1
+    named = [word.raw for word in wait.syntax.words[1:] if not word.raw.startswith("-")]
+    # Whoever ends the remaining ones, or looks which one has ended, wants the first one.
+    ends = any(
+        each.name in {"exec", "kill", "pkill", "scancel"} or "kill" in each.trap_code for each in script.commands
+    )
+    loose = (
+        wait.around(*LOOPS, "function")
+        or wait.is_conditional
+        or _shielded(wait)
+        or (len(named) == 1 and "@" not in named[0])
+    )
+    read = any(each.reads("?") for each in script.commands_after(wait)[:1])
+    if several and alike and all(launch.is_training for launch in started) and not (ends or loose or read):
+        what = "wait -n returns when the first of the trainings has ended: the job goes on, and its end ends the others"
+        remedy = 'write wait "$pid" || status=$? for each, with pids+=("$!") behind each &'
+        yield Problem(wait, what, remedy, (started[-1].line,))
 
 
 def _detached(script: BatchScript) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.expansion import TaskVariableUse
@@ -302,9 +302,13 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
     it, the options below become a command of their own, and the launch line runs without them. A comment between two
     parts of a line ends it, too. In `bash -c '...'`, an apostrophe in a comment ends the code.
 
-    Fix: put `\` at the end of each line but the last, and no comment in between.
+    An unquoted `|` or `&` in a value, `--constraint=a100|h100` or the `&` of a URL, is a pipe, or sends the command to
+    the background.
+
+    Fix: put `\` at the end of each line but the last, and no comment in between. Quote values with `|` or `&`.
     Documented: bash(1), QUOTING.
     """
+    yield from _cut_values(script)
     for step in script.commands:
         name = step.name
         # No program has such a name.
@@ -327,6 +331,30 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
             yield Problem(
                 Origin(number), what, "remove the comment, or move it above the command", (number - 1, number + 1)
             )
+
+
+_CONSTRAINT = r"-C|--(?:constraint|prefer|cluster-constraint|batch)"
+_OF_SLURM = frozenset({"salloc", "sbatch", "srun"})
+
+
+def _cut_values(script: BatchScript) -> Iterator[Problem]:
+    """Find a value of --constraint, or a URL, that an unquoted `|` or `&` cuts in two."""
+    if not re.search(r"[^\s>&|][|&][\w\[(]", script.code):
+        return
+    for command in (each for use in script.pipelines for each in use.pipeline.commands):
+        words = command.words if isinstance(command, SimpleCommand) else ()
+        if len(words) < 2 or "\n" in words[-1].raw:
+            continue
+        last, line = words[-1], script.lines[words[-1].line - 1]
+        end = last.column - 1 + len(last.raw)
+        behind = re.match(r"([|&])(?=[\w\[(])", line[end:]) if line[:end].endswith(last.raw) else None
+        given = re.match(rf"(?:{_CONSTRAINT})=|-C[^-=]", last.raw) or re.fullmatch(_CONSTRAINT, words[-2].raw)
+        of_slurm = given is not None and program_of(command) in _OF_SLURM
+        of_url = re.search(r"://\S*\?\S*=", last.raw) and re.match(r"&\w+=", line[end:])
+        if behind is not None and (of_slurm or of_url):
+            effect = "is a pipe" if behind[1] == "|" else "sends the command to the background"
+            what = f"the unquoted {behind[1]} {effect}: {program_of(command) or 'the command'} ends behind {last.raw}"
+            yield Problem(last, what, "write the value in quotes", (last.line,))
 
 
 def _quote_in_comment(script: BatchScript) -> Iterator[Problem]:

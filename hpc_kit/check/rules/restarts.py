@@ -489,12 +489,13 @@ def _unmet_chain(script: BatchScript) -> Iterator[Problem]:
             is_before = program_of(command) == "sbatch" and command.line < script.training[-1].line
             if not is_before or not any(_is_successor(script, word.unquoted) for word in command.words[1:]):
                 continue
-            end = _failing_end(script) or _ended_by_timeout(script)
+            surely = _failing_end(script) or _ended_by_timeout(script)
+            end = surely or _ended_by_limit(script)
             if end is not None and _AFTER_THIS_JOB.search(script.resolve(" ".join(word.raw for word in command.words))):
                 what = f"{end[1]}: the next job waits for a success of this one, and never starts"
                 remedy = "write --dependency=afterany:..., or end this job with exit 0"
                 place = Origin(command.line, command.column if isinstance(command, SimpleCommand) else 1)
-                yield Problem(place, what, remedy, (end[0],))
+                yield Problem(place, what, remedy, (end[0],), certain=surely is not None)
 
 
 def _is_successor(script: BatchScript, text: str) -> bool:
@@ -505,6 +506,21 @@ def _is_successor(script: BatchScript, text: str) -> bool:
     if _is_this_script(script, text) or re.search(r"\$\{?(0|BASH_SOURCE)\b", text):
         return True
     return (exists is None or not exists(text)) and _is_this_script(script, name)
+
+
+_ENDED = lazy_pattern(
+    r"(?i)\b(until|unless|when|till)\b[^.;]*\b(wall ?-?(clock|time)|limit)\b[^.;]*\b(ends?|kills?|stops?|hits?)\b"
+    r"|\b(killed|ended|stopped|cut off|runs? into|hits?)\b[^.;]*\b(wall ?-?(clock|time)|time ?(limit|out))\b"
+)
+
+
+def _ended_by_limit(script: BatchScript) -> tuple[int, str] | None:
+    """Return the line of a comment that says that the time limit ends each job, and the state; None without one."""
+    own = "signal" in script.options or any(step.name in {"timeout", "trap"} for step in script.commands)
+    for lines, text in script.comment_blocks if not own else ():
+        if _ENDED.search(text):
+            return lines[0], "a job that its time limit ends is TIMEOUT"
+    return None
 
 
 def _failing_end(script: BatchScript) -> tuple[int, str] | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import program_of
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.rules.files import WRITTEN_THERE
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.lazy_pattern import lazy_pattern
@@ -356,10 +358,12 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
 
     A folder with the job id in its name does not exist before the job runs. `cd` fails, and a command with `>` into the
     folder does not start. `mkdir` below that line comes too late. Slurm creates no folder for `srun --output` either.
+    `rsync -a /data/imagenet "$TMPDIR"` copies to $TMPDIR/imagenet, so that there is no $TMPDIR/train.
 
-    Fix: `mkdir -p "$RUN"` above the line.
-    Documented: bash(1), Redirections; srun(1), --output.
+    Fix: `mkdir -p "$RUN"` above the line; `rsync -a /data/imagenet/ "$TMPDIR"`, with a `/` behind the source.
+    Documented: bash(1), Redirections; srun(1), --output; rsync(1), USAGE.
     """
+    yield from _folder_in_copy(script)
     if not script.is_readable or script.sources_files or script.interpreter in CSH:
         return
     steps = [step for step in script.batch_commands if not step.is_conditional]
@@ -375,6 +379,51 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
             remedy = f"move line {made.line} above this line" if made is not None else f"write mkdir -p {folder} before"
             yield Problem(place, what, remedy, (step.line, made.line if made is not None else None))
             return
+
+
+def _folder_in_copy(script: BatchScript) -> Iterator[Problem]:
+    """Find a training that looks for the content of a folder where a copy has put the folder itself."""
+    trainings = [launch.command for launch in script.training]
+    for step in script.batch_commands:
+        copied = _copied_folder(script, step)
+        if copied is None:
+            continue
+        source, target = copied
+        given = [(launch, option, word.text) for launch in script.training for option, word in launch.option_values()]
+        inside = {
+            text[len(target) + 1 :].partition("/")[0]: launch
+            for launch, option, text in given
+            if text.startswith(f"{target}/")
+            and not WRITTEN_THERE.search(option)
+            and script.is_before(step, launch.command)
+        }
+        first = next(iter(inside), "")
+        if not re.fullmatch(r"[\w-]+", first) or source.name in inside:
+            continue
+        # Another command may fill the folder.
+        others = [each for each in script.commands if each is not step and each not in trainings]
+        paths = [text.rstrip("/") for each in others if each.name not in {"mkdir", "rm"} for text in each.texts[1:]]
+        paths += [text.rstrip("/") for each in others if each.name == "mkdir" for text in each.texts if text != target]
+        if not any(path == target or path.startswith(f"{target}/{first}") for path in paths):
+            what = f"this copies to {target}/{source.name}: there is no {target}/{first} for line {inside[first].line}"
+            yield Problem(step, what, f"write {source}/ with a slash at its end", (inside[first].line,))
+
+
+def _copied_folder(script: BatchScript, step: TracedCommand) -> tuple[PurePath, str] | None:
+    """Return the folder that rsync or `cp -r` copies into another one, and that one; None for any other command."""
+    launch = script.launch_at(step)
+    texts = launch.program.texts if launch is not None and launch.multiplier else step.texts
+    paths = [text for text in texts[1:] if not text.startswith("-")]
+    flags = "".join(text for text in texts[1:] if re.match(r"-\w", text))
+    # With `rsync -R` and `cp -T`, the copy has another name.
+    recursive = {"rsync": "[^R]*[ar][^R]*", "cp": "[^T]*[arR][^T]*"}.get(texts[0] if texts else "")
+    if recursive is None or len(paths) != 2 or not re.fullmatch(recursive, flags):
+        return None
+    source, target = paths[0], paths[1].rstrip("/")
+    made = {text.rstrip("/") for each in script.batch_commands if each.name == "mkdir" for text in each.texts[1:]}
+    # Of a target that does not exist, `cp` makes the copy itself. A name with a dot is mostly that of a file.
+    into = texts[0] == "rsync" or target in made or paths[1].endswith("/")
+    return (PurePath(source), target) if into and re.search(r"/[\w-]+\Z", source) else None
 
 
 def _folders_of(script: BatchScript, step: TracedCommand, launch: LaunchLine | None) -> Iterator[tuple[Place, str]]:

@@ -87,15 +87,19 @@ def _expanded_too_early(script: BatchScript, step: TracedCommand) -> Iterator[Pr
 
 @rule("KIT412", "warning")
 def unsent_signal(script: BatchScript) -> Iterator[Problem]:
-    """A trap, or a program, waits for a signal that Slurm sends elsewhere.
+    """A trap, or a program, waits for a signal that is sent elsewhere.
 
     Without `B:`, Slurm sends the signal to the steps of the job (started by srun), not to the batch shell. A trap in
     the batch script never runs. A program that the batch script starts without srun gets no signal, either.
 
+    `kill` takes the id of a process, and `scancel` that of a job (an error): `kill -USR1 "$SLURM_JOB_ID"` signals
+    nothing, or a process of that number.
+
     Fix: `--signal=B:USR1@120` for a trap in the batch script. Or handle the signal in the program, and start it with
-    srun.
-    Documented: sbatch(1), --signal.
+    srun. `scancel --signal=USR1 "$SLURM_JOB_ID"` signals the steps of a job.
+    Documented: sbatch(1), --signal; scancel(1).
     """
+    yield from _confused_ids(script)
     directive, signal = script.directive("signal"), read_signal(script)
     if directive is None or signal is None or signal.batch_shell:
         return
@@ -111,6 +115,26 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
         if launch.agent is not None:
             remedy = f"use srun python ... with one task per GPU: {launch.agent.kind} does not forward signals"
         yield Problem(directive, what, remedy, (launch.line,))
+
+
+_JOB_ID = r"\$\{?SLURM_(?:ARRAY_)?JOB_?ID\b"
+_KILLS_JOB = lazy_pattern(rf"(?:^|[\s;&|{{(])(?:kill|wait)\s(?:[^;&|]*\s)?[\"']?{_JOB_ID}")
+
+
+def _confused_ids(script: BatchScript) -> Iterator[Problem]:
+    """Find the id of a job where a process is meant, and the id of a process where a job is meant."""
+    for step in script.commands:
+        last = step.words[-1] if len(step.words) > 1 else None
+        of_job = last is not None and re.match(rf"{_JOB_ID}|\$\((sbatch|squeue)\b", last.text)
+        signal = next((text for text in step.texts[1:] if text.startswith("-")), "")
+        if (step.name in {"kill", "wait"} and of_job) or _KILLS_JOB.search(step.trap_code):
+            name = "wait" if step.name == "wait" else "kill"
+            remedy = f"write scancel {f'--signal={signal[1:]} ' if re.match('-[A-Z]', signal) else ''}..."
+            remedy = 'write wait "$pid", with pid=$! behind the &' if name == "wait" else remedy
+            yield Problem(step, f"{name} takes the id of a process, and this is the id of a job", remedy, certain=True)
+        elif step.name == "scancel" and last is not None and last.text == "$!":
+            what = "scancel takes the id of a job, and this is the id of a process"
+            yield Problem(step, what, 'write kill "$pid"', certain=True)
 
 
 def _without_step(script: BatchScript) -> LaunchLine | None:

@@ -9,11 +9,11 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import pairwise, takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Assignment, Origin, nested_block, program_of, simple_commands
+from hpc_kit.check.bash_syntax import Assignment, Origin, Part, nested_block, program_of, simple_commands
 from hpc_kit.check.batch_script import CSH, RESOLVER, BatchScript
-from hpc_kit.check.command_trace import DECLARING
+from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.expansion import TASK_VARIABLES
-from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.lazy_pattern import lazy_pattern
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
@@ -263,11 +263,13 @@ _UNREAD = {
 
 @rule("KIT142", "warning")
 def unread_setting(script: BatchScript) -> Iterator[Problem]:
-    """A setting for a library, in a variable that it does not read.
+    """A setting for a library, in a variable or a form that it does not read.
 
     A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
     the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
     is 0. The rule is silent if the script itself uses the variable, or if a comment says which program reads it.
+    PYTORCH_CUDA_ALLOC_CONF is a list of NAME:VALUE with commas: with `max_split_size_mb=512`, an option of another
+    name, or `expandable_segments:true`, torch stops at the first allocation (an error).
 
     Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
     Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
@@ -284,6 +286,140 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     for each in script.assignments:
         if re.match(r"NCCL_\w+_(DISABLE|ENABLE)\Z", each.name) and each.value.text.lower() in {"true", "yes", "on"}:
             yield Problem(each, f"NCCL reads a number: {each.name}={each.value.text} is 0", "write 1", (each.line,))
+    for each in script.exported_assignments if script.assigned.intersection(_ALLOCATORS) else ():
+        if (
+            each.name in _ALLOCATORS
+            and each.value.is_known
+            and (fault := _fault_of_allocator(each.value.text)) is not None
+        ):
+            what = f"torch stops at the first allocation: {fault[0]}"
+            yield Problem(each, what, fault[1], (each.line,), certain=True)
+
+
+_ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_OF_ALLOCATOR = {
+    **dict.fromkeys(("backend", "max_split_size_mb", "max_non_split_rounding_mb", "roundup_power2_divisions"), ""),
+    **dict.fromkeys(("roundup_bypass_threshold_mb", "pinned_num_register_threads", "large_segment_size_mb"), ""),
+    **dict.fromkeys(("per_process_memory_fraction", "pinned_reserve_segment_size_mb"), ""),
+    "garbage_collection_threshold": r"0?\.\d+",
+    **dict.fromkeys(("expandable_segments", "release_lock_on_cudamalloc", "throw_on_cudamalloc_oom"), "True|False"),
+    **dict.fromkeys(("pinned_use_cuda_host_register", "pinned_use_background_threads"), "True|False"),
+    "graph_capture_record_stream_reuse": "True|False",
+}
+"""Options of torch's allocator, each with a pattern for its value, if not all values have the same form."""
+
+
+def _fault_of_allocator(text: str) -> tuple[str, str] | None:
+    """Return what is wrong in the options of torch's allocator, and the remedy; None if torch reads them."""
+    # `roundup_power2_divisions:[256:1,512:2]` has commas in a list.
+    for item in filter(None, re.sub(r"\[[^\]]*\]", "0", re.sub(r"\s", "", text)).split(",")):
+        name, colon, value = item.partition(":")
+        near = get_close_matches(name, [*_OF_ALLOCATOR], n=1, cutoff=0.85)
+        if not colon or re.search("[;=]", item):
+            return f"{item} is no NAME:VALUE", "write NAME:VALUE, with a comma between two options"
+        # A later release may have further options.
+        if name not in _OF_ALLOCATOR and near:
+            return f"there is no option {name}", f"write {near[0]}"
+        if (form := _OF_ALLOCATOR.get(name)) and not re.fullmatch(form, value):
+            wanted = "True or False" if "True" in form else "a number between 0 and 1"
+            return (
+                f"{name} takes {wanted}, and not {value or 'nothing'}",
+                f"write {name}:{value.capitalize() or 'True'}",
+            )
+    return None
+
+
+_KEPT_BY_BASH = frozenset({
+    "BASHPID", "BASH_LINENO", "BASH_SOURCE", "BASH_SUBSHELL", "FUNCNAME", "GROUPS", "HISTCMD",
+})  # fmt: skip
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+_OWN_USER = lazy_pattern(r"[\"']?(\$\(\s*id -u\s*\)|`id -u`|\$\{?E?UID\}?)[\"']?")
+
+
+@rule("KIT147", needs=tuple(name.lower() for name in (*_KEPT_BY_BASH, *_READ_ONLY)))
+def variable_of_bash(script: BatchScript) -> Iterator[Problem]:
+    """A variable that bash itself sets.
+
+    An assignment to GROUPS, FUNCNAME, BASHPID or a similar variable has no effect, and no message says so: GROUPS stays
+    the list of the user's groups. UID, EUID, PPID, BASHOPTS and SHELLOPTS are read-only: bash prints "readonly
+    variable", and the variable keeps its value.
+
+    Fix: another name. Names in lower case never collide with those of bash.
+    Documented: bash(1), Shell Variables.
+    """
+    if script.interpreter not in {None, "bash"}:
+        return
+    given: list[tuple[str, Place, str, bool]] = []
+    for step in script.commands:
+        given += [(each.name, each.value, each.value.raw, step.errexit) for each in step.written_assignments]
+        read = step.texts[1:] if step.name in {"getopts", "mapfile", "read", "readarray"} else ()
+        given += [(name, step, "", step.errexit) for name in read]
+    given += [(loop.name, Origin(loop.line), "", False) for loop in script.compounds("for")]
+    for name, place, value, errexit in given:
+        # `UID=$(id -u)` would change nothing.
+        same = _OWN_USER.fullmatch(value) is not None and not errexit
+        if name in _READ_ONLY and not same:
+            yield Problem(place, f"{name} is a read-only variable of bash: it keeps its value", "use another name")
+        elif name in _KEPT_BY_BASH and any(part.text == name for _, part in script.nested_parts):
+            yield Problem(place, f"bash sets {name} itself: the assignment has no effect", "use another name")
+
+
+@rule("KIT148", "warning", needs=("ifs",))
+def lasting_separator(script: BatchScript) -> Iterator[Problem]:
+    """IFS stays changed, so that bash no longer separates words at spaces.
+
+    `IFS=,` in a line of its own is for the rest of the script. An unquoted `$OPTIONS` is then one argument, with all
+    its spaces, and `for host in $(scontrol show hostnames)` runs once. In front of `read`, it is for that command
+    alone.
+
+    Fix: `IFS=, read -r LR WD <<< "$ROW"`; or `unset IFS` after the command that needs it. Use a list for options:
+    `"${OPTIONS[@]}"`.
+    Documented: bash(1), Word Splitting.
+    """
+    # zsh splits no variable.
+    for each in script.assignments_of("IFS") if script.interpreter in {None, "bash", "sh", "dash"} else ():
+        place = each.position
+        if place is None or each.is_for_one_command or each.in_task or not each.is_literal:
+            continue
+        own = program_of(place.pipeline.commands[0]) == "local" or len(place.pipeline.commands) > 1
+        if own or any(outer.kind == "subshell" or outer.role == "code" for outer in place.outward()):
+            continue
+        separators = each.value.text
+        for step in script.commands[each.number + 1 :]:
+            if any(other.name == "IFS" for other in step.written_assignments) or step.texts[:2] == ["unset", "IFS"]:
+                break
+            part = next((part for part in _split_parts(step, place) if _stays_one(script, part, separators)), None)
+            if part is not None:
+                what = f"IFS stays changed: in line {part.origin.line}, {_shown(part)} is one word, with all its spaces"
+                yield Problem(each, what, "write unset IFS behind the command that needs it", (part.origin.line,))
+                break
+
+
+def _shown(part: Part) -> str:
+    return part.raw if part.kind == "variable" else "the output of $(...)"
+
+
+def _split_parts(step: TracedCommand, place: BlockPosition) -> Iterator[Part]:
+    """Yield what bash separates into words: in arguments, elements of lists, and loops that are not around a place."""
+    loop = step.around("for")
+    loop = None if any(outer.compound is loop for outer in place.outward()) else loop
+    lists = [word for each in step.written_assignments for word in each.value.elements or ()]
+    for word in (*(step.syntax.words[1:] if step.name != "echo" else ()), *lists, *(loop.words if loop else ())):
+        yield from (part for part in word.parts if not part.quoted and len(word.parts) == 1)
+
+
+def _stays_one(script: BatchScript, part: Part, separators: str) -> bool:
+    """Tell whether a part certainly has several words, and none of the separators between them."""
+    if part.kind == "command":
+        return "\n" not in separators and _SEVERAL_LINES.match(part.text) is not None
+    values = [each.value.text for each in script.assignments_of(part.text)] if not part.detail else []
+    known = part.kind == "variable" and values and part.text not in script.loop_variables
+    return bool(known) and all(
+        re.search(r"\S[ \t]+\S", text) and "$(" not in text and not set(separators) & set(text) for text in values
+    )
+
+
+_SEVERAL_LINES = lazy_pattern(r"\s*(scontrol\s+show\s+hostnames?\b[^|]*|seq\s[^|]*|(ls|find)\s[^|]*)\Z")
 
 
 @rule("KIT143", needs=("${now", "${hydra", "${oc."))
