@@ -172,7 +172,7 @@ def _print_end(
     echo()
     if client is None and run.record is not None and not all(outcome.state.finished for outcome in outcomes):
         cluster = describe_cluster(run.record, session.client)
-        echo(f"job {run.job_id} was submitted to cluster {cluster}, not asked here")
+        echo(f"job {run.job_id} was submitted to cluster {cluster}, which was not queried")
         print_next_steps(run.job_id, going=True)
     elif elements:
         print_array_outcome(run, outcomes, client)

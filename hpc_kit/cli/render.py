@@ -20,7 +20,7 @@ from hpc_kit.cli.job_arguments import (
 from hpc_kit.cli.options import FILE
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError
-from hpc_kit.script.context import needed_folders
+from hpc_kit.script.context import log_folders_to_make
 from hpc_kit.script.render import render_resolved
 from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.shared_folders import make_folder
@@ -84,7 +84,7 @@ def command(
     for note in notes:
         echo(f"hpc-kit: {note}", err=True)
     # Slurm creates no folders. A job whose log folder is missing fails without any output.
-    for folder in needed_folders(resolved):
+    for folder in log_folders_to_make(resolved):
         with suppress(RecordError):
             make_folder(root / folder)
     # A file or a pipe gets the bytes that `submit` passes to sbatch; a terminal gets them without escape sequences.

@@ -244,7 +244,7 @@ def _submit_all(
             )
         except HpcKitError:
             for earlier in submitted[:count]:
-                sentence = f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}"
+                sentence = f"{earlier.job_id} was submitted and continues; to cancel it: scancel {earlier.job_id}"
                 echo(f"job     {sentence}", err=print_job is not _print_submission)
             raise
 

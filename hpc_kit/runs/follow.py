@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,39 +28,39 @@ from hpc_kit.slurm.start_forecast import QUEUE_REASONS
 from hpc_kit.slurm.states import JobState
 
 FILE_POLL_SECONDS = 0.1
-"""Pause between two reads of the logs, which cost Slurm nothing."""
+"""Pause between two reads of the logs. Reading them is no load for Slurm."""
 
 END_POLL_SECONDS = 1.0
 END_SECONDS = 15.0
 """After the script of a job has ended, Slurm is asked this often, for this long."""
 
 LOST_POLLS = 3
-"""A job is lost if this many polls in a row find neither a status of it nor the end marker of its script."""
+"""A job is lost if so many polls in a row find neither its status nor the end marker of its script."""
 
 TRANSIENT_STATES = frozenset({JobState.COMPLETING, JobState.UNKNOWN})
 """States that are too short or too vague to be reported."""
 
 _KILLED = re.compile(r"slurmstepd\S*: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED")
-"""Message that Slurm, not the program, writes to the log of a rank that it ends."""
+"""Message that Slurm writes to the log of a rank that it kills. The program has not printed it."""
 
 
 class JobTracker:
     """The last reported state of one job.
 
-    A job is over when its state is final, or when it is lost.
+    A job is over when its state is final, or when the job is lost.
     """
 
     def __init__(self) -> None:
         self.state: JobState | None = None
         self.reason = ""
-        """Why the job is pending; empty if it waits for jobs before it only."""
+        """Why the job is pending; empty if it only waits for the jobs before it."""
 
         self.is_over = False
         self._unknown_polls = 0
 
     def update(self, state: JobState, status: JobStatus | None) -> bool:
-        """Take in the result of a poll; returns whether there is something to report."""
-        # With a status the job exists, even if only a newer Slurm knows the name of its state.
+        """Store the result of a poll, and return whether there is something to report."""
+        # A job with a status exists. Its state is UNKNOWN if a newer Slurm uses a name that is not known here.
         is_unknown = state is JobState.UNKNOWN and status is None
         self._unknown_polls = self._unknown_polls + 1 if is_unknown else 0
         self.is_over = state.finished or self._unknown_polls >= LOST_POLLS
@@ -97,7 +98,7 @@ class RankLine(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """Slurm does not answer. The jobs continue, and so do the queries."""
+    """Slurm does not answer. The jobs and the queries continue."""
 
     error: SlurmUnavailable
 
@@ -121,12 +122,12 @@ class _FollowedJob:
         self.tracker = JobTracker()
         self.changed_at = now
         self._announced_reason = ""
-        self._has_ended = False
+        self._script_has_ended = False
 
-    def has_new_end(self) -> bool:
-        """Return whether the script of the job has ended since the last call: Slurm has a new state then."""
-        had_ended, self._has_ended = self._has_ended, self.run.end_marker() is not None
-        return self._has_ended and not had_ended
+    def notice_script_end(self) -> bool:
+        """Return whether the script has ended since the last call. Slurm then has a new state soon."""
+        had_ended, self._script_has_ended = self._script_has_ended, self.run.end_marker() is not None
+        return self._script_has_ended and not had_ended
 
     def read_lines(self, *, end: bool = False) -> Iterator[RankLine]:
         for rank, reader in self.readers.items():
@@ -158,29 +159,28 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Event]:
-    """Follow jobs to their end: yields each change of state once, new lines of the ranks, and the outcomes.
+    """Follow jobs to their end. Yield each change of state once, new lines of the ranks, and the outcomes.
 
-    `KeyboardInterrupt` ends the iteration and leaves the jobs alone. For an array, `jobs` are its elements.
-    `ranks=None` reads the lines of all ranks.
+    `KeyboardInterrupt` ends the iteration; the jobs continue. For an array, `jobs` are its elements. `ranks=None` reads
+    the lines of all ranks.
     """
     followed = [_FollowedJob(run, ranks, clock()) for run in jobs]
     # Reading the files of many jobs is a load for the file system.
     file_pause = FILE_POLL_SECONDS * max(1.0, sum(len(job.readers) or 1 for job in followed) / 20)
-    polled_at, is_reachable, ended_at = float("-inf"), True, float("-inf")
+    polled_at, script_ended_at, is_reachable = float("-inf"), float("-inf"), True
     while followed:
         for job in followed:
             yield from job.read_lines()
-        # No short circuit: each call stores what it has seen.
-        ended_at = clock() if sum(job.has_new_end() for job in followed) else ended_at
-        pause = _pause_between_polls(client, followed, clock(), ended_at)
+            if job.notice_script_end():
+                script_ended_at = clock()
+        pause = _pause_between_polls(client, followed, clock() - script_ended_at, clock())
         if clock() - polled_at < pause:
             sleep(min(file_pause, pause))
             continue
         polled_at = clock()
         query = _start_query([job.run for job in followed], client)
         while not wait([query], file_pause).done:
-            for job in followed:
-                yield from job.read_lines()
+            yield from chain.from_iterable(job.read_lines() for job in followed)
         try:
             statuses = query.result()
         except SlurmUnavailable as error:
@@ -201,14 +201,15 @@ def follow(
                 yield Ended(job.run.job_id, record_outcome(job.run, status))
 
 
-def _pause_between_polls(client: SlurmClient, followed: Sequence[_FollowedJob], now: float, ended_at: float) -> float:
-    """Return the seconds between two polls, for a time of the clock and the time when a script has ended."""
-    if now - ended_at < END_SECONDS:
-        # The files are ahead of Slurm, which has the new state within seconds.
+def _pause_between_polls(
+    client: SlurmClient, followed: Sequence[_FollowedJob], since_script_end: float, now: float
+) -> float:
+    """Return the seconds between two polls. They are shorter in the seconds after the last end of a script."""
+    if since_script_end < END_SECONDS:
         return min(client.poll_seconds, END_POLL_SECONDS)
     if not client.embedded:
         return client.poll_seconds
-    # While nothing happens, the embedded Slurm is asked at most once a second, for the ranks need the cores.
+    # The ranks need the cores, so the pause grows to a second while nothing happens on the embedded Slurm.
     return max(client.poll_seconds, min(1.0, min(now - job.changed_at for job in followed) / 10))
 
 
@@ -262,8 +263,7 @@ def follow_listing(
 ) -> Iterator[ListingUpdate]:
     """List jobs repeatedly until all are over. Without words: this user's queue, including jobs that enter it later.
 
-    If the controller does not answer, the next poll asks it again. See `status.list_jobs` for `cluster` and
-    `partitions`.
+    If the controller does not answer, the polls continue. See `status.list_jobs` for `cluster` and `partitions`.
     """
     listing = _FollowedListing(JobSelection.from_words(words)._replace(latest=False))
     while True:
@@ -279,7 +279,7 @@ def follow_listing(
 
 
 class _FollowedListing:
-    """The jobs of a listing so far."""
+    """The jobs that the polls of a listing have found so far."""
 
     def __init__(self, first: JobSelection) -> None:
         self._first = first
@@ -292,15 +292,15 @@ class _FollowedListing:
         """Return the jobs to list next: those that are not over."""
         if not self._has_begun:
             return self._first
-        going = dict.fromkeys(base_id(job_id) for job_id, tracker in self._trackers.items() if not tracker.is_over)
-        return self._first._replace(ids=tuple(going), is_repeated=True)
+        active = dict.fromkeys(base_id(job_id) for job_id, tracker in self._trackers.items() if not tracker.is_over)
+        return self._first._replace(ids=tuple(active), is_repeated=True)
 
     def update(self, listing: JobListing) -> ListingUpdate:
-        """Take in the result of a poll."""
+        """Store the result of a poll, and return what the caller shows."""
         is_reachable = listing.unreachable is None
         changes = []
         for line in (part for each in listing.lines for part in self._parts(each)):
-            # A job of the queue that had ended before the first poll is not followed.
+            # Jobs that had ended before the first poll are not followed, unless the user named them.
             had_ended = self._first.mine and line.state.finished and base_id(line.job_id) not in self._bases
             if had_ended or (line.state is JobState.UNKNOWN and not is_reachable):
                 continue
@@ -315,9 +315,9 @@ class _FollowedListing:
         return ListingUpdate(list(self._lines.values()), changes, listing.unreachable, is_last)
 
     def _parts(self, line: JobLine) -> list[JobLine]:
-        """Return the elements that were followed, if Slurm has forgotten their whole array; else the line itself."""
+        """Return a line for each followed element of an array that Slurm has forgotten; else the line itself."""
         if line.status is not None or line.state is not JobState.UNKNOWN or line.job_id in self._lines:
             return [line]
         elements = [each for job_id, each in self._lines.items() if base_id(job_id) == line.job_id]
-        going = [each for each in elements if not self._trackers[each.job_id].is_over]
-        return [line._replace(job_id=each.job_id, run=each.run) for each in going] or [line]
+        active = [each for each in elements if not self._trackers[each.job_id].is_over]
+        return [line._replace(job_id=each.job_id, run=each.run) for each in active] or [line]

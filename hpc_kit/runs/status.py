@@ -1,4 +1,4 @@
-"""The current state of many jobs, from one squeue, one sacct and the run folders, however many jobs there are."""
+"""Lists the states of jobs, from one squeue, one sacct and the run folders, however many jobs there are."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ class JobLine(NamedTuple):
     """Explains the state: what a waiting job waits for, or the first failure of a failed job."""
 
     next_step: str | None
+    """A command that the user may run next."""
+
     status: JobStatus | None
     run: Run | None
     progress: RunProgress | None = None
-    """Progress of a running job whose program notes it."""
+    """Progress of a running job whose program reports it."""
 
     @property
     def submitted(self) -> dt.datetime | None:
@@ -96,50 +98,50 @@ def list_jobs(
     partitions: Sequence[ListedPartition] = (),
     require_slurm: bool = False,
 ) -> JobListing:
-    """Return the state of jobs: selected jobs in that order, else this user's queue and the latest runs, newest first.
+    """Return the states of the selected jobs, in their order, or of this user's queue and latest runs, newest first.
 
     Runs one squeue, and one sacct for all jobs that squeue does not know. The rest comes from the files of the runs.
-    Runs of another cluster than that of the file `cluster` are not queried; None: all runs are. `partitions` explain
-    jobs that wait because of a limit.
+    With `cluster`, the name of a cluster file, jobs of other clusters are not queried. `partitions` explain jobs that
+    wait because of a limit.
 
     Raises:
         UnknownJob: Neither Slurm nor `runs` knows an id or a name.
         SlurmUnavailable: Slurm does not answer, and it is required or nothing is known about any job.
     """
     known = KnownJobs(selection, index, client, cluster)
-    jobs, missing = _jobs_of(known)
-    # Missing jobs may be known to the controller that does not answer.
+    jobs, missing = _select_jobs(known)
+    # A controller that does not answer may know the missing jobs.
     if known.unreachable is not None and (require_slurm or missing or not jobs):
         raise known.unreachable
     if missing and not selection.is_repeated:
         raise known.unknown_job_error(missing)
-    unlisted = [each for run in known.recent if not known.owns_id(run) for each in _parts_of(run)]
-    jobs += [_ListedJob(run.job_id, None, run) for run in unlisted]
-    lines = _lines(jobs, known, PendingQueue(known.queue, known.user, partitions))
+    unlisted = [each for run in known.recent if not known.owns_id(run) for each in _started_elements(run)]
+    jobs += [_SelectedJob(run.job_id, None, run) for run in unlisted]
+    lines = _make_lines(jobs, known, PendingQueue(known.queue, known.user, partitions))
     if selection.latest:
         lines.sort(key=lambda line: sort_key(line.job_id), reverse=True)
     others = {base_id(each.job_id) for each in known.other_jobs}
     return JobListing(lines, known.unreachable, len(others))
 
 
-class _ListedJob(NamedTuple):
+class _SelectedJob(NamedTuple):
     job_id: str
     status: JobStatus | None
     run: Run | None
 
 
-def _jobs_of(known: KnownJobs) -> tuple[list[_ListedJob], list[str]]:
+def _select_jobs(known: KnownJobs) -> tuple[list[_SelectedJob], list[str]]:
     """Return the jobs of the selection in their order, and the ids and names of which nothing is known."""
     selection = known.selection
-    jobs: list[_ListedJob] = []
+    jobs: list[_SelectedJob] = []
     missing: list[str] = []
     for job_id in selection.ids:
         found = _parts_of_job(job_id, known)
         jobs += found
         if not found:
             missing.append(job_id)
-            # A poll shows a job that Slurm has just forgotten as one of an unknown state.
-            jobs += [_ListedJob(job_id, None, None)] if selection.is_repeated else []
+            # In a repeated listing, a job that Slurm has just forgotten stays, with an unknown state.
+            jobs += [_SelectedJob(job_id, None, None)] if selection.is_repeated else []
     # Jobs of the queue, and recent runs that have left it, follow the named jobs.
     bases = known.base_ids()
     named = {base_id(job_id) for job_id in selection.ids}
@@ -150,41 +152,41 @@ def _jobs_of(known: KnownJobs) -> tuple[list[_ListedJob], list[str]]:
     return list({job.job_id: job for job in jobs}.values()), missing
 
 
-def _parts_of_job(job_id: str, known: KnownJobs) -> list[_ListedJob]:
+def _parts_of_job(job_id: str, known: KnownJobs) -> list[_SelectedJob]:
     """Return a job, or its elements or components, from Slurm or else from its run."""
     statuses, run = known.statuses(job_id), known.find_run(job_id)
     if statuses or run is None:
         return _with_runs(statuses, known)
-    return [_ListedJob(each.job_id, None, known.find_run(each.job_id)) for each in _parts_of(run)]
+    return [_SelectedJob(each.job_id, None, known.find_run(each.job_id)) for each in _started_elements(run)]
 
 
-def _with_runs(statuses: Iterable[JobStatus], known: KnownJobs) -> list[_ListedJob]:
+def _with_runs(statuses: Iterable[JobStatus], known: KnownJobs) -> list[_SelectedJob]:
     """Return jobs of Slurm with their runs, unless a run is that of another cluster's job with the same id."""
     jobs = []
     for status in statuses:
         run = known.find_run(status.job_id)
-        jobs.append(_ListedJob(status.job_id, status, run if run is not None and known.is_here(run) else None))
+        jobs.append(_SelectedJob(status.job_id, status, run if run is not None and known.is_here(run) else None))
     return jobs
 
 
-def _lines(jobs: Sequence[_ListedJob], known: KnownJobs, queue: PendingQueue) -> list[JobLine]:
-    """Return the lines. New outcomes are recorded, each record once."""
+def _make_lines(jobs: Sequence[_SelectedJob], known: KnownJobs, queue: PendingQueue) -> list[JobLine]:
+    """Return the lines, and record new outcomes."""
     # The components of a heterogeneous job share one run; the status of the first decides its outcome.
     by_id = sorted(jobs, key=lambda job: job.job_id, reverse=True)
     by_run = {job.run.folder: (job.run, job.status) for job in by_id if job.run}
     fresh = {folder: each for folder, each in by_run.items() if _needs_outcome(*each)}
     outcomes = dict(zip(fresh, record_outcomes(list(fresh.values())), strict=True))
-    return [_line(job, outcomes.get(job.run.folder) if job.run else None, known, queue) for job in jobs]
+    return [_make_line(job, outcomes.get(job.run.folder) if job.run else None, known, queue) for job in jobs]
 
 
-def _line(job: _ListedJob, outcome: Outcome | None, known: KnownJobs, queue: PendingQueue) -> JobLine:
+def _make_line(job: _SelectedJob, outcome: Outcome | None, known: KnownJobs, queue: PendingQueue) -> JobLine:
     job_id, status, run = job
     name = run.name if run else status.name if status else ""
     if status is not None and (run is None or not status.state.finished):
-        return _line_of_queued_job(job, status, name, known, queue)
+        return _make_queued_line(job, status, name, known, queue)
     if outcome is not None:
         if status is None and run is not None and not known.is_here(run):
-            return _line_of_other_cluster(run, outcome, known.client)
+            return _make_foreign_line(run, outcome, known.client)
         failure = outcome.failure
         sentence = failure.headline if failure else outcome.sentence
         return JobLine(job_id, name, outcome.state, sentence, None, status, run)
@@ -196,8 +198,8 @@ def _line(job: _ListedJob, outcome: Outcome | None, known: KnownJobs, queue: Pen
     return JobLine(job_id, name, state, sentence, None, status, run)
 
 
-def _line_of_queued_job(
-    job: _ListedJob, status: JobStatus, name: str, known: KnownJobs, queue: PendingQueue
+def _make_queued_line(
+    job: _SelectedJob, status: JobStatus, name: str, known: KnownJobs, queue: PendingQueue
 ) -> JobLine:
     """Return the line of a job that waits or runs, or of one without a run."""
     run = job.run
@@ -211,16 +213,16 @@ def _line_of_queued_job(
     return JobLine(job.job_id, name, status.state, sentence, step, status, run, progress)
 
 
-def _line_of_other_cluster(run: Run, outcome: Outcome, client: SlurmClient) -> JobLine:
-    """Return the line of another cluster's run, whose files may contain its outcome."""
+def _make_foreign_line(run: Run, outcome: Outcome, client: SlurmClient) -> JobLine:
+    """Return the line of a run of another cluster. Only its files may show its outcome."""
     if outcome.state.finished or run.record is None:
         return JobLine(run.job_id, run.name, outcome.state, outcome.sentence, None, None, run)
-    sentence = f"It was submitted to cluster {describe_cluster(run.record, client)}, not asked here."
+    sentence = f"It was submitted to cluster {describe_cluster(run.record, client)}, which was not queried."
     step = command_with_cluster(run.record, client, f"hpc-kit status {run.job_id}")
     return JobLine(run.job_id, run.name, outcome.state, sentence, step, None, run)
 
 
-def _parts_of(run: Run) -> list[Run]:
+def _started_elements(run: Run) -> list[Run]:
     """Return the elements of an array that have started, or else the run itself."""
     return [each for each in run.elements() if each.folder.is_dir()] or [run]
 

@@ -1,7 +1,7 @@
 """Records the rank that failed first.
 
-Ranks that fail because they lost another rank wait a moment before they record themselves. If no rank has failed by
-then, they compare notes: a rank that did not lose another one is stopped, late or hangs, and it is the cause.
+Ranks that fail because they lost another rank wait a moment before they record themselves. If no other rank has failed
+by then, they report their loss to each other. A rank that reports none is stopped, late or hangs: it is the cause.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _PEER_LOSS_DELAY = 1.0
 _REPORT_SECONDS = 3.0
-"""Ranks that lost a peer wait until no other rank has reported the same for this time."""
+"""Ranks that lost a peer wait for reports of other ranks until none has come for this time."""
 
 _ANSWER_SECONDS = 15.0
 """A store that has not answered for this time counts as stopped. On a busy machine an answer takes seconds."""
@@ -68,7 +68,7 @@ _PEER_LOST = (
 """Messages of gloo, NCCL and the store on ranks that lost another rank, in lower case."""
 
 _PEER_LOST_ERRORS = (errno.ECONNRESET, errno.EPIPE)
-"""Errors of the system whose messages are in the user's language, where the program has called setlocale()."""
+"""Errors of the system. Their messages are in the user's language if the program has called setlocale()."""
 
 _CONNECTS_TO = re.compile(r"trying to connect to \(?\[?(?P<host>[^],\s]+)\]?, ?\d+")
 _PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
@@ -133,7 +133,7 @@ _meeting: Meeting | None = None
 
 
 def set_meeting(meeting: Meeting) -> None:
-    """Set the meeting by whose store ranks find out which of them is missing, after the loss of another rank."""
+    """Set the meeting whose store the ranks use, after a loss, to find out which rank is missing."""
     global _meeting  # noqa: PLW0603 - the last meeting of this process, also after its end
     _meeting = meeting
 
@@ -144,7 +144,7 @@ def store_port() -> int | None:
 
 
 def record_failure(error: BaseException, rank: int) -> None:
-    """Record this rank in the run folder as the first that failed, unless another one was earlier or is missing."""
+    """Record this rank as the first that failed, unless another one failed earlier or is missing."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
     # This reads the file: Path.exists() raises an error where the file system of the run folder is lost.
     if not folder or code == 0 or is_stop(code) or read_first_failure(run := Path(folder)):
@@ -169,7 +169,7 @@ def record_late_rank(run: Path, code: int, error: RendezvousError, ranks_per_pro
 
 
 def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
-    """Record a rank that has not lost another one, unless a rank has failed: the remaining ranks waited for it."""
+    """Record the rank that the other ranks waited for: it has not reported a loss. Do nothing if a rank has failed."""
     world = meeting.world
     reported = _exchange_reports(meeting, run)
     if read_first_failure(run) or len(reported) == world.world_size:
@@ -193,7 +193,7 @@ def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
                 f"{waiting} waited for it{more} in vain: {remarks[first] or 'it is stopped, late, hangs or has ended'}"
             )
         else:
-            # Some of them may wait too, with a time-out that began later: the stages of a pipeline.
+            # Some of the missing ranks may also wait, with a time-out that began later, such as stages of a pipeline.
             reason = f"{waiting} waited in vain for one of {format_ranks(missing)}; their logs show which"
             host = UNKNOWN_HOST
     # A stopped process still accepts connections. torchrun's agent has the store of its workers.
@@ -209,7 +209,7 @@ def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
 def _exchange_reports(meeting: Meeting, run: Path) -> set[int]:
     """Report the loss to the other ranks. Return the ranks that have lost a peer; none if the store does not answer."""
     reported: set[int] = set()
-    # The store answers one rank after the other: 1000 requests a second in a large world.
+    # The store answers requests one by one. With this pause it gets about 1000 a second in a large world.
     pause = max(0.05, meeting.world.world_size / 1000)
 
     def exchange() -> None:
@@ -224,7 +224,7 @@ def _exchange_reports(meeting: Meeting, run: Path) -> set[int]:
                 reported.update(map(int, reports.get("ranks").split()))
                 time.sleep(pause)
 
-    # In a thread: the store of a stopped process never answers.
+    # A thread, because the store of a stopped process never answers.
     threading.Thread(target=exchange, daemon=True).start()
     deadline, count = time.monotonic() + _ANSWER_SECONDS, 0
     while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not read_first_failure(run):

@@ -69,17 +69,15 @@ def distributed(
 ) -> Iterator[Group]:
     """Meet the other ranks, create the default process group, and destroy it at the end.
 
-    A rank that fails is recorded in the run folder and ends without waiting for the other ranks.
-    At a normal end, a rank waits for at most 60 s until all ranks have created the group.
-    Inside, torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set for libraries.
+    Inside the block, torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set for libraries. A rank
+    that fails is recorded in the run folder, and ends without waiting for the other ranks. At a normal end, a rank
+    waits for at most 60 s until all ranks have created the group.
 
     Args:
-        backend: nccl, gloo, ..., or auto: nccl with a CUDA device, otherwise gloo. Default: HPC_KIT_BACKEND, or
-            auto.
+        backend: nccl, gloo, ..., or auto: nccl with a CUDA device, otherwise gloo. Default: HPC_KIT_BACKEND, or auto.
         timeout: Seconds to wait for the other ranks, and for each collective. Default: HPC_KIT_TIMEOUT, or 300 for
             the meeting and torch's default for collectives.
-        report: Print a table of all ranks on rank 0: host, device and UUID, CPUs, memory nodes, interface,
-            versions.
+        report: Print a table of all ranks on rank 0: host, device and UUID, CPUs, memory nodes, interface, versions.
             Default: HPC_KIT_REPORT, or no.
 
     Raises:
@@ -101,14 +99,14 @@ def distributed(
 
 @contextmanager
 def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, *, with_table: bool) -> Iterator[Group]:
-    """Create the default process group, or use the one that the program has created, and leave that to the program."""
+    """Create the default process group and destroy it. If the program has created one, use it and do not destroy it."""
     from torch import distributed as dist
 
     if dist.is_initialized():
-        yield _group(meeting, dist.get_backend(), seconds)
+        yield _make_group(meeting, dist.get_backend(), seconds)
         return
     _apply_thread_count()
-    group = _group(meeting, devices.choose_backend(requested), seconds)
+    group = _make_group(meeting, devices.choose_backend(requested), seconds)
     report_placement(meeting, group.device, with_table=with_table)
     number, store = meeting.next_group_store()
     dist.init_process_group(
@@ -117,20 +115,20 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
         rank=group.rank,
         world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
-        # With its device, nccl connects the ranks here and not in the first collective.
+        # With a device, nccl connects the ranks now, and not in the first collective.
         device_id=group.device if group.backend == "nccl" else None,
     )
     try:
         with meeting.until_all_have_created(number):
             yield group
     except BaseException:
-        # If the exception is caught outside, the process ends later while the group's threads still run.
+        # If a caller catches the exception, the process ends later, and must then wait for the threads of the group.
         atexit.register(shutdown.wait_for_gloo_threads)
         raise
     shutdown.destroy_process_group()
 
 
-def _group(meeting: Meeting, backend: str, seconds: float | None) -> Group:
+def _make_group(meeting: Meeting, backend: str, seconds: float | None) -> Group:
     world = meeting.world
     values = {field.name: getattr(world, field.name) for field in fields(World)}
     return Group(**values, backend=backend, device=devices.select_device(backend, meeting.world), timeout=seconds)

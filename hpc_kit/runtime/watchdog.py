@@ -1,7 +1,7 @@
 """Finds a training that has stopped making progress, and the rank that it waits for.
 
-A thread in each rank notes the steps of the training in the run folder. When no step ends for a long time, each rank
-writes its Python stacks, and one rank compares them: ranks that wait in the same line wait for the ranks that do not.
+A thread in each rank writes the progress of the training to the run folder. If no step ends for a long time, all ranks
+write their Python stacks, and one rank compares them: ranks that wait in the same line wait for the ranks that do not.
 """
 
 from __future__ import annotations
@@ -50,26 +50,28 @@ STALLED = 124
 DEFAULT_TIMEOUT = 600.0
 _STEP_FACTOR = 10
 _GAP_FACTOR = 2
-_WORK_FACTOR = 10
-"""Limits for which the main thread may be blocked inside a compilation, save or evaluation that the stacks show."""
+"""A stall lasts at least so many typical steps, and so many of the longest gap between two steps so far."""
 
-_LEAST_STEPS = 3
-"""Steps before the first verdict. The first steps compile and allocate, and their time is not typical."""
+_WORK_FACTOR = 10
+"""In a compilation, save or evaluation that the stacks show, the main thread may be blocked for so many stalls."""
+
+_FIRST_STEPS = 3
+"""Steps that are not watched. The first steps compile and allocate, and their time is not typical."""
 
 _MOST_LOSSES = 40
+"""Number of losses that fit into a line of a terminal."""
 
 _POLL_SECONDS = 5.0
 _WRITE_SECONDS = 10.0
 _COMPARE_SECONDS = 15.0
 """Time that ranks have to write their stacks before they are compared. A rank needs two polls to notice a stall."""
 
-
 _RETRY_SECONDS = 60.0
-"""Shortest time until the next comparison if a rank is at long work. Work that the stacks showed counts as long."""
+"""Shortest time until the next comparison if a rank is at long work, which is then assumed to last as long."""
 
 
 class Progress:
-    """The progress of this rank, kept in memory; setting it takes microseconds."""
+    """The progress of this rank in memory. The training sets it, and the thread of the watchdog reads it."""
 
     def __init__(self) -> None:
         self.reset()
@@ -81,20 +83,22 @@ class Progress:
         self.total: int | None = None
         self.phases: list[str] = []
         self.numbers: dict[str, float] = {}
-        self.moved = time.monotonic()
-        """Time of the last step, and of the last begin or end of a phase."""
+        self.moved_at = time.monotonic()
+        """Time of the last step, or of the last end of a phase. Monotonic clock."""
 
         self.seconds: deque[float] = deque(maxlen=101)
+        """Durations of the latest steps."""
+
         self.longest = 0.0
         self.count = 0
         self.losses: list[float] = []
-        """The loss at regular steps since the beginning, as many as fit into a line of a terminal."""
+        """The loss at regular steps since the beginning, at most `_MOST_LOSSES`."""
 
         self._loss_interval = 1
 
     @property
     def phase(self) -> str | None:
-        """The innermost phase that the program has announced. It may end while the watchdog's thread asks for it."""
+        """The innermost phase that the program has announced. The last one may end while this is read."""
         return next(reversed(self.phases), None)
 
     def note(self, step: int, total: int | None, numbers: Mapping[str, float]) -> None:
@@ -102,10 +106,10 @@ class Progress:
         now = time.monotonic()
         if step != self.step:
             if self.count and not self.phases:
-                self.seconds.append(now - self.moved)
-                self.longest = max(self.longest, now - self.moved)
+                self.seconds.append(now - self.moved_at)
+                self.longest = max(self.longest, now - self.moved_at)
             self.count += 1
-            self.moved = now
+            self.moved_at = now
         self.step, self.total = step, total if total is not None else self.total
         self.numbers.update(numbers)
         if "loss" in numbers and self.count % self._loss_interval == 0:
@@ -114,23 +118,23 @@ class Progress:
                 del self.losses[1::2]
                 self._loss_interval *= 2
 
-    def limit(self, least: float) -> float:
-        """Return the seconds without a step that are a stall."""
+    def limit(self, shortest_stall: float) -> float:
+        """Return the number of seconds without a step that counts as a stall."""
         typical = statistics.median(self.seconds) if self.seconds else 0.0
-        # An evaluation that the program does not announce makes some gaps between steps longer than all others.
-        return max(least, _STEP_FACTOR * typical, _GAP_FACTOR * self.longest)
+        # A program may evaluate without announcing a phase, which makes some gaps between steps longer.
+        return max(shortest_stall, _STEP_FACTOR * typical, _GAP_FACTOR * self.longest)
 
-    def stalled_for(self, least: float) -> float | None:
+    def stalled_for(self, shortest_stall: float) -> float | None:
         """Return the seconds without a step, or None if that is no stall."""
-        quiet = time.monotonic() - self.moved
-        return quiet if self.count > _LEAST_STEPS and not self.phases and quiet > self.limit(least) else None
+        quiet = time.monotonic() - self.moved_at
+        return quiet if self.count > _FIRST_STEPS and not self.phases and quiet > self.limit(shortest_stall) else None
 
 
 _progress = Progress()
 
 
 def progress(step: int, *, total: int | None = None, **numbers: float) -> None:
-    """Note that a step of the training has ended. The watchdog and `hpc-kit watch` use these notes.
+    """Report that a step of the training has ended, to the watchdog and to `hpc-kit watch`.
 
     Costs a few microseconds, and does not communicate. In a process that the rank forked, such as a worker of a
     DataLoader, it does nothing.
@@ -141,7 +145,7 @@ def progress(step: int, *, total: int | None = None, **numbers: float) -> None:
         numbers: More figures for `hpc-kit watch`, such as `loss` and `tokens_per_second`.
     """
     if os.getpid() == _progress.pid:
-        # Programs also count with NumPy or with tensors, whose numbers JSON does not take.
+        # NumPy's and torch's integers cannot be written as JSON.
         _progress.note(int(step), None if total is None else int(total), numbers)
 
 
@@ -153,7 +157,7 @@ def phase(name: str) -> Iterator[None]:
         yield
     finally:
         _progress.phases.pop()
-        _progress.moved = time.monotonic()
+        _progress.moved_at = time.monotonic()
 
 
 @contextmanager
@@ -163,13 +167,13 @@ def watching(world: World, environ: Mapping[str, str]) -> Iterator[None]:
     Raises:
         SpecError: A variable of the watchdog has no meaning.
     """
-    action, least = read_settings(environ)
+    action, shortest_stall = read_settings(environ)
     folder = environ.get(RUN_VARIABLE)
     if action == "off" or not folder:
         yield
         return
     _progress.reset()
-    watchdog = RankWatchdog(world, Path(folder), action=action, least=least)
+    watchdog = RankWatchdog(world, Path(folder), action=action, shortest_stall=shortest_stall)
     watchdog.thread.start()
     try:
         yield
@@ -192,92 +196,91 @@ def read_settings(environ: Mapping[str, str]) -> tuple[str, float]:
 class RankWatchdog:
     """The thread that watches one rank."""
 
-    def __init__(self, world: World, run: Path, *, action: str, least: float) -> None:
-        self.world, self.run, self.action, self.least = world, run, action, least
+    def __init__(self, world: World, run: Path, *, action: str, shortest_stall: float) -> None:
+        self.world, self.run, self.action, self.shortest_stall = world, run, action, shortest_stall
         self.host = network.this_node_name(os.environ)
         self.thread = threading.Thread(target=self._watch, name="hpc_kit_watchdog", daemon=True)
-        self._over = threading.Event()
-        self._written, self._written_step = 0.0, -1
+        self._is_over = threading.Event()
+        self._written_at, self._written_step = 0.0, -1
         self._sampler = WaitSampler()
-        self._notes = NodeNotes(run, world.node_rank or 0, is_first=not world.local_rank)
-        self._answered = self._requested()
+        self._node_notes = NodeNotes(run, world.node_rank or 0, is_first=not world.local_rank)
+        self._answered_request = self._request_time()
         self._reported_step: int | None = None
         self._next_comparison = 0.0
         self._work: tuple[str, float] | None = None
-        """Long work that the stacks have shown, and when."""
+        """Long work that the stacks have shown, and the time of that."""
 
-        self._switches, self._ran = 0, time.monotonic()
-        """Context switches of the main thread, and when their number has changed: a blocked thread has none."""
+        self._switches, self._ran_at = 0, time.monotonic()
+        """Context switches of the main thread, and the time of their last change: a blocked thread has none."""
 
     def stop(self) -> None:
         """End the thread, after the last progress is written."""
-        self._over.set()
+        self._is_over.set()
         self.thread.join(timeout=_POLL_SECONDS)
 
     def _watch(self) -> None:
-        looked = time.monotonic()
-        while not self._over.wait(self._sampler.draw_pause() if self._samples() else _POLL_SECONDS):
-            if self._samples():
+        checked_at = time.monotonic()
+        while not self._is_over.wait(self._sampler.draw_pause() if self._is_sampling() else _POLL_SECONDS):
+            if self._is_sampling():
                 self._sampler.sample()
             else:
                 self._sampler.interrupt()
-            if time.monotonic() - looked >= _POLL_SECONDS:
+            if time.monotonic() - checked_at >= _POLL_SECONDS:
                 with suppress(OSError):  # a full disk or a lost file system must not end the training
-                    self._look()
+                    self._check()
                 self._sampler.interrupt()
-                looked = time.monotonic()
+                checked_at = time.monotonic()
         with suppress(OSError):
             self._write_progress()
-        self._notes.close()
+        self._node_notes.close()
 
-    def _samples(self) -> bool:
-        """Return whether the training is at its usual work, in which a slow rank lets the others wait."""
-        # The first steps also compile, and create process groups.
-        return self.world.world_size > 1 and _progress.count > _LEAST_STEPS and not _progress.phases
+    def _is_sampling(self) -> bool:
+        """Return whether the waits of this rank are measured: only in the usual steps, outside of phases."""
+        return self.world.world_size > 1 and _progress.count > _FIRST_STEPS and not _progress.phases
 
-    def _look(self) -> None:
-        if time.monotonic() - self._written >= _WRITE_SECONDS:
+    def _check(self) -> None:
+        if time.monotonic() - self._written_at >= _WRITE_SECONDS:
             self._write_progress()
-        self._look_for_work()
-        requested = self._requested()
-        if requested > self._answered:
-            self._answered = requested
+        self._recognize_long_work()
+        requested = self._request_time()
+        if requested > self._answered_request:
+            self._answered_request = requested
             self._write_stacks()
-        quiet = _progress.stalled_for(self.least)
+        quiet = _progress.stalled_for(self.shortest_stall)
         if quiet is None or self._reported_step == _progress.step or time.monotonic() < self._next_comparison:
             return
         try:
             self._request_stacks()
-            self._conclude(quiet)
+            self._compare_and_report(quiet)
         except OSError as error:  # a lost file system may be the cause of the stall
             self._reported_step = _progress.step
             problem = f"{self.run} cannot be written: {error.strerror or error}"
             self._report(StallCause(problem, [], {}), self._describe_stall(quiet, problem))
 
-    def _look_for_work(self) -> None:
-        """Note long work that the stacks show. A loop of an evaluation is not always inside the model."""
+    def _recognize_long_work(self) -> None:
+        """Look for long work in the stacks. It counts for a while longer: some of its code cannot be recognized."""
         now, switches = time.monotonic(), context_switches()
-        if switches != self._switches or now - _progress.moved < _POLL_SECONDS:
-            self._switches, self._ran = switches, now
-        longest = _WORK_FACTOR * _progress.limit(self.least)
-        is_blocked = now - self._ran > longest
-        if now - _progress.moved >= _POLL_SECONDS and not is_blocked:
+        if switches != self._switches or now - _progress.moved_at < _POLL_SECONDS:
+            self._switches, self._ran_at = switches, now
+        longest = _WORK_FACTOR * _progress.limit(self.shortest_stall)
+        is_blocked = now - self._ran_at > longest
+        if now - _progress.moved_at >= _POLL_SECONDS and not is_blocked:
             frames = sys._current_frames()  # noqa: SLF001 - documented in spite of its name
             del frames[threading.get_ident()]
             work = recognize_work(frames, threading.main_thread().ident)
             # A thread that waits for a GPU looks like one that computes.
             is_certain = work != "evaluation" and not _uses_gpu()
-            if work and (is_certain or now - _progress.moved < longest):
+            if work and (is_certain or now - _progress.moved_at < longest):
                 self._work = work, now
-        if self._work and (is_blocked or self._work[1] < _progress.moved or now - self._work[1] > _RETRY_SECONDS):
+        if self._work and (is_blocked or self._work[1] < _progress.moved_at or now - self._work[1] > _RETRY_SECONDS):
             self._work = None
 
     def _write_progress(self) -> None:
-        """Write the progress of the first rank of each node, at most every 10 seconds, and only a new one."""
+        """Write the progress, if it has changed. The first rank of a node writes it for all ranks of the node."""
         if _progress.count == self._written_step or _progress.step is None:
             return
-        self._written, self._written_step = time.monotonic(), _progress.count
-        self._notes.add(self.world.rank, self._rank_note())
+        self._written_at, self._written_step = time.monotonic(), _progress.count
+        self._node_notes.add(self.world.rank, self._rank_note())
         if self.world.local_rank:
             return
         seconds = statistics.median(_progress.seconds) if _progress.seconds else None
@@ -292,9 +295,9 @@ class RankWatchdog:
                 "phase": _progress.phase,
                 "seconds": seconds,
                 "losses": list(_progress.losses),
-                # A copy: the training adds names, also while the value of a tensor is on its way from the GPU.
+                # A copy, because the training may add names while the value of a tensor is copied from the GPU.
                 "numbers": {name: float(value) for name, value in list(_progress.numbers.items())},
-                "ranks": self._notes.collect(),
+                "ranks": self._node_notes.collect(),
             },
         )
 
@@ -309,7 +312,7 @@ class RankWatchdog:
     def _write(path: Path, content: object, *, replace: bool = True) -> None:
         write_whole(path, json.dumps(content).encode(), lasting=False, replace=replace)
 
-    def _requested(self) -> float:
+    def _request_time(self) -> float:
         """Return the time of the last request of the stacks; 0 if there was none."""
         try:
             return (self.run / STACKS / STACKS_REQUEST).stat().st_mtime
@@ -317,11 +320,11 @@ class RankWatchdog:
             return 0.0
 
     def _request_stacks(self) -> None:
-        """Ask all ranks for their stacks, unless that has just happened. A rank in a phase has no stall of its own."""
-        if self._answered <= time.time() - self._stack_age():
+        """Ask all ranks for their stacks, unless a rank has just asked. A rank in a phase notices no stall itself."""
+        if self._answered_request <= time.time() - self._stack_age():
             self._write_stacks()
             (self.run / STACKS / STACKS_REQUEST).write_text(f"{time.time()}\n")
-            self._answered = self._requested()
+            self._answered_request = self._request_time()
 
     def _write_stacks(self) -> None:
         folder = self.run / STACKS
@@ -331,17 +334,17 @@ class RankWatchdog:
         self._write(folder / rank_stacks(self.world.rank), stacks._asdict())
 
     def _retry_seconds(self) -> float:
-        """Return the time until the next comparison if a rank is at long work."""
-        return max(_RETRY_SECONDS, _progress.limit(self.least) / 2)
+        """Return the seconds until the next comparison if a rank is at long work."""
+        return max(_RETRY_SECONDS, _progress.limit(self.shortest_stall) / 2)
 
     def _stack_age(self) -> float:
-        """Return the largest age of compared stacks, in seconds. The clocks of nodes may differ by as much."""
-        return min(time.monotonic() - _progress.moved, self._retry_seconds()) / 2
+        """Return the largest age of compared stacks, in seconds. The clocks of nodes may differ by the same time."""
+        return min(time.monotonic() - _progress.moved_at, self._retry_seconds()) / 2
 
-    def _conclude(self, quiet: float) -> None:
-        """Compare the stacks of all ranks. The first rank that is ready reports, and ends the training if asked to."""
+    def _compare_and_report(self, quiet: float) -> None:
+        """Compare the stacks of all ranks. The first rank that writes the verdict reports it."""
         step, since = _progress.step, time.time() - self._stack_age()
-        if self._over.wait(_COMPARE_SECONDS) or _progress.step != step:
+        if self._is_over.wait(_COMPARE_SECONDS) or _progress.step != step:
             return
         stacks = read_stacks(self.run, since=since)
         if any(stack.phase or stack.work for stack in stacks):
@@ -356,7 +359,7 @@ class RankWatchdog:
             if path.stat().st_mtime < began:  # the verdict about an earlier stall
                 path.unlink()
         verdict = {"time": time.time(), "step": step, "sentence": sentence, "ranks": cause.late}
-        with suppress(FileExistsError):  # another rank was earlier
+        with suppress(FileExistsError):  # another rank has written it
             self._write(path, verdict, replace=False)
             self._report(cause, sentence)
 
@@ -365,7 +368,7 @@ class RankWatchdog:
         return f"no step has ended for {quiet:.0f} s after step {_progress.step}: {cause}"
 
     def _report(self, cause: StallCause, sentence: str) -> None:
-        """Print the verdict, and end the training if asked to."""
+        """Print the verdict. With the action `stop`, end the training."""
         sys.stderr.write(f"hpc-kit: {sentence}\n  do     read the stacks: hpc-kit stacks {self.run.name}\n")
         sys.stderr.flush()
         if self.action == "stop":
@@ -377,9 +380,9 @@ class RankWatchdog:
 
 
 def context_switches() -> int:
-    """Return how often the main thread has begun or ceased to run; 0 if the system does not count it."""
+    """Return the number of context switches of the main thread; 0 if the system does not count them."""
     with suppress(OSError):
-        # The main thread has the number of the process.
+        # The id of the main thread is the id of the process.
         lines = Path(f"/proc/self/task/{os.getpid()}/status").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
     return 0
@@ -402,7 +405,7 @@ def _uses_gpu() -> bool:
 
 
 def expected_host(world: World, rank: int, known: Mapping[int, str]) -> str | None:
-    """Return the host of a rank if the ranks fill the nodes one after the other, and None if that is not certain.
+    """Return the host of a rank, if the ranks fill the nodes one after another; None if this is not certain.
 
     Args:
         world: This process.

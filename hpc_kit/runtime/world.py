@@ -1,9 +1,9 @@
-"""`World`: rank, world size and address of this process, from one launcher, and its explanation for people."""
+"""`World`: rank, world size and address of this process from one launcher, and a text that explains them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.variables import TORCH_VARIABLES, launcher_setting
@@ -17,7 +17,7 @@ class World:
     """Rank, world size and address of one process among those that were launched together.
 
     ================  ===========================================  ==================  ==========================
-    here              Slurm step                                   torchrun            Open MPI
+    field             Slurm step                                   torchrun            Open MPI
     ================  ===========================================  ==================  ==========================
     rank              SLURM_PROCID                                 RANK                OMPI_COMM_WORLD_RANK
     world_size        SLURM_STEP_NUM_TASKS                         WORLD_SIZE          OMPI_COMM_WORLD_SIZE
@@ -47,7 +47,7 @@ class World:
     name: str
     """Description of the launch, such as `the srun step 1234.0`."""
     key: str = ""
-    """Text that all ranks of this launch share, and no other launch. Port and token are derived from it."""
+    """Text that all ranks of this launch have, and no other launch. Port and token are derived from it."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The variable from which each value comes."""
     warnings: tuple[str, ...] = ()
@@ -71,20 +71,22 @@ class World:
         return f"rank {self.rank} of {self.world_size} in {self.name}"
 
     def checked(self) -> World:
-        """Return this World after checking that each rank is below its size.
+        """Return this World after checking that ranks are below their sizes, and no size is above the world size.
 
         Raises:
-            ContradictoryEnvironment: A rank is not below its size. The message names both variables.
+            ContradictoryEnvironment: Two values contradict each other. The message names both variables.
         """
-        pairs = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
-        for index_name, size_name in (*pairs, ("local_world_size", "world_size"), ("nnodes", "world_size")):
-            index, size = getattr(self, index_name), getattr(self, size_name)
-            fits = index is None or size is None or index < size + (not index_name.endswith("rank"))
-            if not fits or size == 0:
+        ranks = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
+        sizes = (("local_world_size", "world_size"), ("nnodes", "world_size"))
+        for name, limit_name in (*ranks, *sizes):
+            value, limit = getattr(self, name), getattr(self, limit_name)
+            is_known = value is not None and limit is not None
+            is_above = is_known and (value > limit or ((name, limit_name) in ranks and value == limit))
+            if is_above or limit == 0:
                 raise ContradictoryEnvironment(
-                    f"{index_name} {index} does not fit {size_name} {size}: {self.name}",
-                    found=f"{self._describe(index_name)}\n{self._describe(size_name)}",
-                    remedy=f"start with {launcher_setting(self.sources.get(index_name, ''))}, which sets both;\n"
+                    f"{name} {value} does not fit {limit_name} {limit}: {self.name}",
+                    found=f"{self._describe(name)}\n{self._describe(limit_name)}",
+                    remedy=f"start with {launcher_setting(self.sources.get(name, ''))}, which sets both;\n"
                     "or unset those that an earlier launch has left behind",
                 )
         return self
@@ -96,41 +98,23 @@ class World:
 _NAME_WIDTH, _VALUE_WIDTH = 16, 8
 
 
-class ExplainedValue(NamedTuple):
-    """One value of a World."""
-
-    name: str
-    value: str
-    source: str
-
-
-def explained_values(world: World) -> list[ExplainedValue]:
-    """Return the table of values, one row per value. `-` is an unknown value."""
-    values = ((name, getattr(world, name)) for name in TORCH_VARIABLES)
-    texts = ((name, "-" if value is None else str(value)) for name, value in values)
-    return [ExplainedValue(name, text, world.sources.get(name, "")) for name, text in texts]
-
-
 def explain_world(world: World) -> str:
-    """Return the printed table with confirming variables, ignored variables and warnings."""
-    wide = max(_VALUE_WIDTH, *(len(row.value) for row in explained_values(world)))
-    lines = [heading(world)]
-    lines += [
-        f"  {row.name:<{_NAME_WIDTH}}  {row.value:<{wide}}  {row.source}".rstrip() for row in explained_values(world)
-    ]
+    """Return a table of the values and their variables, and lines about confirming and ignored variables.
+
+    An unknown value is shown as `-`.
+    """
+    values = {name: "-" if (value := getattr(world, name)) is None else str(value) for name in TORCH_VARIABLES}
+    width = max(_VALUE_WIDTH, *map(len, values.values()))
+    start = "A world of one:" if world.launcher == "single" else f"World of {world.world_size} from"
+    lines = [f"{start} {world.name}"]
+    for name, value in values.items():
+        lines.append(f"  {name:<{_NAME_WIDTH}}  {value:<{width}}  {world.sources.get(name, '')}".rstrip())
     if world.agrees:
         lines.append(f"agrees  {', '.join(world.agrees)}")
     if world.ignored:
         lines.append(f"ignored {'; '.join(world.ignored)}")
     lines += [f"warning: {warning}" for warning in world.warnings]
     return "\n".join(lines) + "\n"
-
-
-def heading(world: World) -> str:
-    """Return a line such as `World of 4 from the srun step 1234.0`."""
-    if world.launcher == "single":
-        return f"A world of one: {world.name}"
-    return f"World of {world.world_size} from {world.name}"
 
 
 def to_json(world: World) -> dict[str, object]:

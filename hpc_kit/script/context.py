@@ -1,4 +1,4 @@
-"""The values that templates see; docs/templates.md lists them."""
+"""Computes the values that templates see; docs/templates.md lists them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ JOB_OPTIONS = frozenset({
     "array", "begin", "chdir", "comment", "dependency", "error", "export", "export-file", "hold", "input", "job-name",
     "kill-on-invalid-dep", "mail-type", "mail-user", "no-requeue", "open-mode", "output", "requeue", "signal",
 })  # fmt: skip
-"""Options of a heterogeneous job that only its first component has, because they concern the whole job."""
+"""Options of the whole job: in a heterogeneous job, only the directives of the first component contain them."""
 
 GROUPS_SHOWN = 4
-"""Groups of an axis that are listed; the rest follow the same pattern."""
+"""Number of groups of an axis that the script lists; the other groups follow the same pattern."""
 
 AXIS_TITLES: dict[Axis, str] = {
     "pp": "stages of the layers, in a row",
@@ -38,18 +38,18 @@ AXIS_TITLES: dict[Axis, str] = {
     "tp": "parts of each matrix",
 }
 
-_THREADS = "OMP_NUM_THREADS"
+_OMP_THREADS = "OMP_NUM_THREADS"
 
 PREFLIGHT_SECONDS = 150
-"""Time limit of the step that measures the nodes. Its processes end themselves some seconds before."""
+"""Time limit of the step that measures the nodes. Its processes end some seconds earlier by themselves."""
 
 
 def template_values(
     resolved: Resolved, *, template: str, standalone: bool, simple: bool = False, shell: ShellFiles
 ) -> dict[str, object]:
-    """Return all values of a script."""
+    """Return all values that a template may use."""
     job, resources = resolved.job, resolved.job.resources
-    own_threads = _THREADS in job.env
+    job_sets_threads = _OMP_THREADS in job.env
     return {
         "name": job.name,
         "description": job.description,
@@ -74,8 +74,8 @@ def template_values(
         "agent_options": job.launch.options,
         "cpus_per_task": resources.cpus_per_task,
         "cpus_per_gpu": resources.cpus_per_gpu,
-        "cpus_by_slurm": resolved.cpus_by_slurm and (job.launch.launcher != "mpirun" or not own_threads),
-        "threads_by_slurm": resolved.cpus_by_slurm and not own_threads,
+        "cpus_by_slurm": resolved.cpus_by_slurm and (job.launch.launcher != "mpirun" or not job_sets_threads),
+        "threads_by_slurm": resolved.cpus_by_slurm and not job_sets_threads,
         "world_size": resolved.world_size,
         "ranks_per_node": resolved.ranks_per_node,
         "nodes_are_fixed": nodes_are_fixed(resolved),
@@ -117,12 +117,12 @@ def submit_command(resolved: Resolved) -> list[str]:
     """Return the words of the commands that submit the script by hand."""
     name = f"{resolved.job.name}.sbatch"
     sbatch = copyable_words(("sbatch", f"./{name}" if name.startswith("-") else name))
-    folders = needed_folders(resolved)
+    folders = log_folders_to_make(resolved)
     return [*copyable_words(("mkdir", "-p", *folders)), "&&", *sbatch] if folders else sbatch
 
 
-def needed_folders(resolved: Resolved) -> tuple[str, ...]:
-    """Return the log folders that must exist before sbatch runs, but for those that are named by the id of the job."""
+def log_folders_to_make(resolved: Resolved) -> tuple[str, ...]:
+    """Return the log folders to make before sbatch runs. Folders named after the job id are not known yet."""
     job = resolved.job
     given = dict(directives(resolved))
     files = (given["output"], given.get("error"), job.launch.output, job.launch.error)
@@ -145,12 +145,12 @@ def working_folder(resolved: Resolved, root: Path) -> Path:
 
 
 def nodes_are_fixed(resolved: Resolved) -> bool:
-    """Return whether the job has a meaning on its number of nodes only; else `sbatch --nodes` may change it."""
+    """Return whether the job only works on its number of nodes. Otherwise `sbatch --nodes` may change the number."""
     return bool(resolved.components) or resolved.ranks_per_node is None or resolved.job.layout.dp is not None
 
 
 def inner_degrees(resolved: Resolved) -> dict[str, int]:
-    """Return the degrees above 1 whose product divides the number of ranks; dp takes what is left."""
+    """Return the degrees above 1 of all axes but dp. Their product divides the number of ranks; dp is the quotient."""
     layout = resolved.job.layout
     degrees = {"pp": layout.pp, "dp_shard": layout.dp_shard or 1, "cp": layout.cp, "tp": layout.tp}
     return {name: degree for name, degree in degrees.items() if degree > 1}
@@ -159,7 +159,7 @@ def inner_degrees(resolved: Resolved) -> dict[str, int]:
 def directives(resolved: Resolved, *, standalone: bool = False) -> list[Directive]:
     """Return the #SBATCH options in the order of the man page.
 
-    A standalone script takes any number of nodes, so it leaves out the number of tasks, which would contradict them.
+    A standalone script works on any number of nodes, so it has no number of tasks, which would contradict them.
     """
     job, array = resolved.job, resolved.job.resources.array is not None
     given = {"job_name": job.name, "open_mode": "append"} | resolved.job.resources.given()
@@ -181,19 +181,21 @@ def components(resolved: Resolved, *, standalone: bool) -> list[dict[str, object
     """Return directives, size and task command of each component of a heterogeneous job."""
     found: list[dict[str, object]] = []
     for part in resolved.components:
-        own = structs.replace(
-            resolved, job=structs.replace(resolved.job, resources=part.resources, command=part.command)
+        component = structs.replace(
+            resolved,
+            job=structs.replace(resolved.job, resources=part.resources, command=part.command),
+            nodes=part.nodes,
+            ntasks=part.ntasks,
         )
-        sized = structs.replace(own, nodes=part.nodes, ntasks=part.ntasks)
         found.append({
-            "directives": [each for each in directives(own) if not found or each[0] not in JOB_OPTIONS],
+            "directives": [each for each in directives(component) if not found or each[0] not in JOB_OPTIONS],
             "nodes": part.nodes,
             "ntasks": part.ntasks,
             "ntasks_per_node": part.resources.ntasks_per_node,
             "cpus_per_task": part.resources.cpus_per_task,
             "cpus_per_gpu": part.resources.cpus_per_gpu,
-            "threads": None if _THREADS in resolved.job.env else sized.cpus,
-            "command": task_command(own, standalone=standalone),
+            "threads": None if _OMP_THREADS in resolved.job.env else component.cpus,
+            "command": task_command(component, standalone=standalone),
         })  # fmt: skip
     return found
 
@@ -204,17 +206,17 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
     ours: dict[str, object] = {"PYTHONUNBUFFERED": 1}
     if not standalone and not launch.bootstrap and launch.launcher != "torchrun":
         # Without a name server, torch warns in the log of each rank that it cannot resolve the names of its peers.
-        # hpc_kit.distributed() reports such a fault itself. `python -m hpc_kit.runtime` sets the variable for its own
-        # process, so that processes that do not meet through hpc_kit keep torch's messages.
+        # hpc_kit.distributed() reports such a fault itself. `python -m hpc_kit.runtime` sets the variable only for its
+        # own process, so that processes that do not meet through hpc_kit keep torch's messages.
         ours["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    # The tasks of each component have their own number of CPUs, and with cpus_by_slurm only the job knows the number.
+    # Each component has its own number of CPUs for a task. With cpus_by_slurm only the running job knows the number.
     if not resolved.components and not resolved.cpus_by_slurm:
-        ours[_THREADS] = max(1, resolved.cpus // launch.nproc_per_node)
+        ours[_OMP_THREADS] = max(1, resolved.cpus // launch.nproc_per_node)
     if resolved.layout_text:
         ours["HPC_KIT_LAYOUT"] = resolved.layout_text
     if launch.launcher == "mpirun" and resolved.cluster.slurm == "embedded":
-        # Several virtual nodes share one host, where the shared memory of Open MPI mixes up their ranks. In a container
-        # the user is root, whom Open MPI refuses.
+        # The virtual nodes share one host, where Open MPI would mix up their ranks in its shared memory. In a container
+        # the user is root, and Open MPI refuses root.
         ours |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
         ours |= {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
     if launch.backend != "auto":
@@ -230,14 +232,14 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
 
 
 def preflight_requeues(job: Job) -> int:
-    """Return how often the job may be requeued without excluded nodes: never with --no-requeue or a list of nodes."""
+    """Return how often preflight may requeue the job on other nodes: never with --no-requeue or a list of nodes."""
     resources = job.resources
-    fixed = resources.no_requeue or resources.nodelist is not None or resources.nodefile is not None
-    return 0 if fixed or not job.preflight.enabled else job.preflight.requeues
+    is_impossible = resources.no_requeue or resources.nodelist is not None or resources.nodefile is not None
+    return 0 if is_impossible or not job.preflight.enabled else job.preflight.requeues
 
 
 def literal_pattern(path: str) -> str:
-    """Return a file name pattern of Slurm that matches exactly this path."""
+    """Return Slurm's file name pattern for exactly this path."""
     return path.replace("%", "%%")
 
 
@@ -245,32 +247,32 @@ def literal_pattern(path: str) -> str:
 
 
 def task_command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
-    """Return the words that each task runs; a program that does not import hpc_kit is started by its runtime."""
-    own = resolved.argv
+    """Return the words that each task runs. With `bootstrap`, `python -m hpc_kit.runtime` starts the program."""
+    words = resolved.argv
     if not standalone and resolved.job.launch.bootstrap:
-        # -P: files of the project, such as types.py, would replace modules of Python.
-        own = (resolved.python, "-P", "-m", "hpc_kit.runtime", *runtime_arguments(resolved))
-    return (*container_command(resolved), *own)
+        # -P: otherwise a file of the project, such as types.py, would replace a module of Python.
+        words = (resolved.python, "-P", "-m", "hpc_kit.runtime", *runtime_arguments(resolved))
+    return (*container_command(resolved), *words)
 
 
 def container_command(resolved: Resolved) -> tuple[str, ...]:
-    """Return the words that enter the container of Apptainer; options of srun enter that of Pyxis."""
-    own = resolved.cluster.environment
-    if own.apptainer is None:
+    """Return the words that enter a container of Apptainer. A container of Pyxis needs options of srun instead."""
+    environment = resolved.cluster.environment
+    if environment.apptainer is None:
         return ()
     gpus = () if resolved.cluster.node.gpus == 0 else ("--nv",)
-    binds = [word for folder in own.mounts for word in ("--bind", folder)]
-    return ("apptainer", "exec", *gpus, *binds, own.apptainer)
+    binds = [word for folder in environment.mounts for word in ("--bind", folder)]
+    return ("apptainer", "exec", *gpus, *binds, environment.apptainer)
 
 
 def runtime_arguments(resolved: Resolved) -> tuple[str, ...]:
-    """Return the words behind `python -m hpc_kit.runtime`: a file or a `-m` module, which it runs, or a command.
+    """Return the words behind `python -m hpc_kit.runtime`: a Python file or `-m MODULE`, or any other command.
 
-    Another file than one of Python stays behind its interpreter, because it could be a command.
+    A file without the suffix .py keeps its interpreter: without it, the file would be taken for a command.
     """
     interpreter, *rest = resolved.argv
-    own = interpreter == resolved.python and (rest[:1] == ["-m"] or "".join(rest[:1]).endswith(".py"))
-    return tuple(rest) if own else resolved.argv
+    is_python = interpreter == resolved.python and (rest[:1] == ["-m"] or "".join(rest[:1]).endswith(".py"))
+    return tuple(rest) if is_python else resolved.argv
 
 
 # The mesh of ranks
@@ -293,7 +295,7 @@ class MeshAxis(NamedTuple):
 
 
 def mesh_axes(resolved: Resolved) -> list[MeshAxis]:
-    """Return the axes that have more than one rank, slowest first; dp if there is none."""
+    """Return the axes with more than one rank, the slowest first; if there is none, dp."""
     layout, size = resolved.job.layout, resolved.world_size
     degrees = layout.degrees(size)
     named = [axis for axis, degree in degrees.items() if degree > 1] or ["dp"]
@@ -303,12 +305,12 @@ def mesh_axes(resolved: Resolved) -> list[MeshAxis]:
 
 
 def nodes_spanned(resolved: Resolved, *names: Axis) -> int | None:
-    """Return the most nodes that a group of these axes is on; 0 without a group of two ranks, None if not known."""
+    """Return the largest number of nodes of a group of these axes; 0 without such groups, None if unknown."""
     layout, size = resolved.job.layout, resolved.world_size
     degrees = layout.degrees(size)
-    each = [_nodes_of_groups(resolved, layout.groups(name, size)) for name in names if degrees[name] > 1]
-    known = [number for number in each if number is not None]
-    return max(known, default=0) if len(known) == len(each) else None
+    numbers = [_nodes_of_groups(resolved, layout.groups(name, size)) for name in names if degrees[name] > 1]
+    known = [number for number in numbers if number is not None]
+    return max(known, default=0) if len(known) == len(numbers) else None
 
 
 def _axis_title(resolved: Resolved, axis: Axis) -> str:
@@ -342,7 +344,7 @@ def _list_ranks(group: range) -> str:
 
 
 def _nodes_of_groups(resolved: Resolved, groups: list[range]) -> int | None:
-    """Return the most nodes that one group is on; None if not known."""
+    """Return the largest number of nodes of one group; None if unknown."""
     per_node = resolved.ranks_per_node
     node = node_of_rank(resolved.job, resolved.nodes, per_node) if per_node else None
     return None if node is None else max(len({node(rank) for rank in group}) for group in groups)

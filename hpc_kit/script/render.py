@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpc_kit.spec.job import Job
 
 _CPU_SECONDS = 5.0
-"""CPU that rendering a template may use. The shipped ones need a tenth of a second with an empty cache."""
+"""CPU time that a rendering may use. The shipped templates need a tenth of a second with an empty cache."""
 
 
 def render(
@@ -46,14 +46,14 @@ def render(
 ) -> str:
     """Return the sbatch script of a job on a cluster.
 
-    Writes the shell files that the script calls to the runs folder of the project, unless the folder contains them.
+    Also write the shell files that the script calls to the runs folder of the project, unless they are there.
 
     Args:
         job: Name or path of a job file, or a job.
         cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
         set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         standalone: Make a script that needs neither hpc_kit on the nodes nor its shell files in the project.
-        simple: Make a script with the plain srun line alone: it forwards no signals and notes no first failure.
+        simple: Make a script with only the plain srun line: it forwards no signals and records no first failure.
         root: The user's project, with jobs/, env/ and templates/ (default: the current folder).
 
     Raises:
@@ -74,22 +74,22 @@ def resolve_arguments(
     set: Mapping[str, object],  # noqa: A002 - the option's name
     root: Path,
     *,
-    sure: bool = False,
+    require_answer: bool = False,
     check: bool = True,
 ) -> Resolved:
-    """Return the job of the arguments of `render`, fitted to its cluster.
+    """Return the job that the arguments of `render` name, fitted to its cluster.
 
-    `sure`: see `default_cluster`. A submission must know the cluster, a script need not.
+    `require_answer`: see `default_cluster`. A submission must know the cluster; rendering works without.
     """
     if cluster is None:
-        choice = default_cluster(root, os.environ, require_answer=sure)
+        choice = default_cluster(root, os.environ, require_answer=require_answer)
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = load.load(job, cluster, set=set, root=root)
-    again = _command_line(str(job), cluster, set) if isinstance(job, str | Path) else ()
-    return resolve(loaded, root=root, render_command=again, check=check)
+    render_command = _build_render_command(str(job), cluster, set) if isinstance(job, str | Path) else ()
+    return resolve(loaded, root=root, render_command=render_command, check=check)
 
 
-def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
+def _build_render_command(job: str, cluster: str | Path | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
     """Return the command that renders the same script; empty if a value is None, which TOML cannot express."""
     if None in set.values():
         return ()
@@ -115,35 +115,35 @@ def render_resolved(resolved: Resolved, *, standalone: bool = False, simple: boo
 
 
 def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> None:
-    """Refuse a standalone or a simple script that lacks a part which the job needs."""
+    """Refuse a standalone or simple script that cannot do what the job needs."""
     if not (standalone or simple):
         return
     job, launch, argv = resolved.job, resolved.job.launch, resolved.argv
     kind, spares = "standalone" if standalone else "simple", job.restart.spares if job.restart else 0
     runs_hpc_kit = any(word == "hpc_kit" or word.startswith("hpc_kit.") for word in argv)
-    for is_refused, what, found, otherwise in (
+    for is_refused, what, found, alternative in (
         (standalone and launch.backend == "mpi", "has no backend mpi", "backend = mpi", "--set launch.backend=gloo"),
         (standalone and runs_hpc_kit, "cannot run a program of hpc_kit", " ".join(argv), ""),
         (standalone and spares > 0, "has no spare nodes", f"[restart] spares = {spares}", "set spares = 0"),
         (job.preflight.enabled, "has no preflight", "[preflight] enabled = true", "--set preflight.enabled=false"),
-        (simple and job.restart is not None, "cannot start its job again", "[restart]", "leave [restart] out"),
+        (simple and job.restart is not None, "cannot start its job render_command", "[restart]", "leave [restart] out"),
         (simple and launch.launcher == "ray", "cannot start Ray", "launcher = ray", ""),
     ):
         if is_refused:
-            remedy = f"leave --{kind} out" + (f", or {otherwise}" if otherwise else "")
+            remedy = f"leave --{kind} out" + (f", or {alternative}" if alternative else "")
             raise SpecError(f"a {kind} script {what}", found=f"job {job.name}: {found}", remedy=remedy)
 
 
 def fill_template(path: Path, values: Mapping[str, object], root: Path) -> str:
     """Return the text of a template with its values."""
     with _template_errors(path.name.removesuffix(search_path.TEMPLATE)), _cpu_limit():
-        text = _environment(root, path.parent).get_template(path.name).render(values)
-    _check_text(text)
+        text = _jinja_environment(root, path.parent).get_template(path.name).render(values)
+    _check_encoding(text)
     return text
 
 
-def _check_text(text: str) -> None:
-    """Refuse text that is not UTF-8: words of the command line may contain any bytes, a script may not."""
+def _check_encoding(text: str) -> None:
+    """Refuse text that is not UTF-8. Words of the command line may contain any bytes."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -155,22 +155,23 @@ def _check_text(text: str) -> None:
         ) from error
 
 
-def _environment(root: Path, own: Path) -> Environment:
+def _jinja_environment(root: Path, folder: Path) -> Environment:
+    """Return Jinja2's environment. It first looks for files in the folder of the template."""
     from jinja2 import FileSystemLoader, StrictUndefined
 
     return quoting_environment(
-        loader=FileSystemLoader((own, *search_path.search_folders("templates", root))),
+        loader=FileSystemLoader((folder, *search_path.search_folders("templates", root))),
         undefined=StrictUndefined,
         bytecode_cache=_bytecode_cache(),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # for HTML; the filters quote for the shell
+        autoescape=False,  # escapes for HTML; the filters quote for the shell
     )
 
 
 def _bytecode_cache() -> FileSystemBytecodeCache | None:
-    """Return a cache of compiled templates: compiling them takes longer than everything else in a rendering."""
+    """Return a cache of compiled templates, or None. Compiling takes longer than all other work of a rendering."""
     from jinja2 import FileSystemBytecodeCache
 
     class Cache(FileSystemBytecodeCache):
@@ -193,15 +194,15 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         usable = found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
-    # Files of releases without the sandbox have another name.
+    # Earlier releases, which had no sandbox, used other file names.
     return Cache(str(folder), "sandboxed-%s.cache") if usable else None
 
 
 @contextmanager
 def _cpu_limit() -> Iterator[None]:
-    """Raise TimeoutError in the block when it has used too much CPU.
+    """Raise TimeoutError when the block has used too much CPU time.
 
-    Python runs signal handlers in the main thread only: other threads have no limit. Nor has a program that uses
+    There is no limit in other threads than the main thread, which runs all signal handlers, and in a program that uses
     SIGPROF itself, such as a profiler.
     """
     import signal
@@ -214,13 +215,13 @@ def _cpu_limit() -> Iterator[None]:
     end = time.thread_time() + _CPU_SECONDS
 
     def stop(*_: object) -> None:
-        # The timer counts the CPU of all threads.
+        # The timer also counts the CPU time of other threads.
         if time.thread_time() >= end:
             raise TimeoutError(f"rendering took longer than {_CPU_SECONDS:g} s of CPU")
 
     signal.signal(signal.SIGPROF, stop)
     try:
-        # It repeats, because Jinja2 ignores exceptions in constant expressions while it compiles them.
+        # The timer repeats, because Jinja2 ignores exceptions of constant expressions while it compiles them.
         signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS, _CPU_SECONDS / 10)
         yield
     finally:
@@ -230,6 +231,7 @@ def _cpu_limit() -> Iterator[None]:
 
 @contextmanager
 def _template_errors(name: str) -> Iterator[None]:
+    """Turn errors of Jinja2 and of the template into `TemplateError`, with the name of the file and the line."""
     from jinja2 import TemplateNotFound, TemplateSyntaxError, UndefinedError
     from jinja2.exceptions import SecurityError
 
@@ -247,14 +249,14 @@ def _template_errors(name: str) -> Iterator[None]:
     except SecurityError as error:
         raise TemplateError(
             f"template {name} would run code",
-            found=f"{error.message}{_line_of(error)}",
+            found=f"{error.message}{_template_line(error)}",
             remedy="read the template before you use this project;\n"
             "a template may call macros, filters and methods of texts, and nothing else",
         ) from error
     except UndefinedError as error:
         raise TemplateError(
             f"template {name} uses a value that does not exist",
-            found=f"{error.message}{_line_of(error)}",
+            found=f"{error.message}{_template_line(error)}",
             remedy=f"use a value that {page('templates.md')} lists; test an optional one with 'is not none'",
         ) from error
     except TemplateError:
@@ -262,7 +264,7 @@ def _template_errors(name: str) -> Iterator[None]:
     except Exception as error:  # a template is a program: it can raise anything
         raise TemplateError(
             f"template {name} cannot be rendered",
-            found=f"{_reason(error)}{_line_of(error)}",
+            found=f"{_describe_error(error)}{_template_line(error)}",
             remedy=_REMEDIES.get(type(error).__name__, "fix the template").format(page=page("templates.md")),
         ) from error
 
@@ -275,14 +277,14 @@ _REMEDIES = {
 }
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     from jinja2 import TemplateError as JinjaError
 
     return str(error.message) if isinstance(error, JinjaError) else f"{type(error).__name__}: {error}"
 
 
-def _line_of(error: BaseException) -> str:
-    """Return file and line of the innermost frame that is in a template."""
+def _template_line(error: BaseException) -> str:
+    """Return file and line of the innermost frame in a template, in parentheses; empty if there is none."""
     place, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -26,16 +26,16 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: b
     """
     if named := configured_name(root, environ):
         return ClusterChoice(named, {})
-    name = _here(root, environ, sure=require_answer)
+    name = _here(root, environ, require_answer=require_answer)
     return ClusterChoice(name, {} if name != "slurm" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
 
 
 def default_cluster_name(root: Path, environ: Mapping[str, str], *, require_answer: bool = False) -> str:
     """Return the name from `default_cluster` without asking for GPUs of its nodes."""
-    return configured_name(root, environ) or _here(root, environ, sure=require_answer)
+    return configured_name(root, environ) or _here(root, environ, require_answer=require_answer)
 
 
-def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
+def _here(root: Path, environ: Mapping[str, str], *, require_answer: bool) -> str:
     from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.slurm import client
 
@@ -44,7 +44,7 @@ def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
     try:
         return "slurm" if client.has_slurm(environ) else "local"
     except SlurmUnavailable:
-        if sure:
+        if require_answer:
             raise
         return "slurm"  # sbatch exists
 

@@ -19,8 +19,8 @@ from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_COUNT_FIELDS, GPU_FIELDS, Resources, excluded_options
 from hpc_kit.spec.restart import check_restart, list_restart_doubts
 
-_THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
-"""Options with which a step may have fewer CPUs than its job."""
+_CORE_OPTIONS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
+"""Options for cores and threads, with which a step may have fewer CPUs than its job."""
 
 
 class ResolvedComponent(Struct, frozen=True, kw_only=True):
@@ -33,19 +33,27 @@ class ResolvedComponent(Struct, frozen=True, kw_only=True):
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
-    """A job on a cluster, complete and consistent, ready to be rendered. `requested_job` is the job before that."""
+    """A job on a cluster, complete and consistent, ready to be rendered."""
 
     job: Job
     requested_job: Job
+    """The job of the files and `--set`, before it was fitted to the cluster."""
+
     cluster: Cluster
     nodes: int
     ntasks: int
     world_size: int
     python: str
     components: tuple[ResolvedComponent, ...] = ()
+    """Components of a heterogeneous job; empty for other jobs."""
+
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    """Files that the job and the cluster come from."""
+
     render_command: tuple[str, ...] = ()
+    """The command line that prints the same script; empty if there is none."""
+
     layout_text: str = ""
     """Degrees, batch and model: the value of HPC_KIT_LAYOUT."""
 
@@ -61,12 +69,12 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def cpus_by_slurm(self) -> bool:
-        """Only the running job knows its number of CPUs, because the site's default applies."""
+        """True if the site's default decides the CPUs of a task, so that only the running job knows their number."""
         return self.job.resources.cpus_per_task is None and self.job.resources.cpus_per_gpu is None
 
     @property
     def cpus(self) -> int:
-        """CPUs of one task, at least 1."""
+        """CPUs of one task; 1 if they are unknown."""
         if self.cpus_by_slurm:
             return 1
         resources = self.job.resources
@@ -112,8 +120,7 @@ def resolve(
 ) -> Resolved:
     """Fit a job to a cluster: add defaults, drop options that the cluster does not support, and check the rest.
 
-    `render_command` is the command line that prints the same script. Without `check`, a job may ask for more than a
-    node has.
+    Without `check`, a job may ask for more than a node has.
 
     Raises:
         SpecError: The job has a wrong value, a layout that does not fill it, or asks for more than a node has.
@@ -123,15 +130,15 @@ def resolve(
     job = structs.replace(job, env={**cluster.env, **job.env})
     job, launcher_notes = adopt_launcher(job, cluster, origins, root)
     jobs = [structs.replace(job, resources=each) for each in _component_options(job)]
-    fits = [_fit(each, cluster, root, origins, check=check) for each in jobs]
-    # Options of the whole job, such as the partition of its batch script, are those of the first component.
-    job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
+    parts = [_fit_part(each, cluster, root, origins, check=check) for each in jobs]
+    # The first component sets the options of the whole job, such as the partition of the batch script.
+    job, nodes, ntasks = parts[0].job, sum(part.nodes for part in parts), sum(part.ntasks for part in parts)
     cluster = cluster.for_partition(job.resources.partition)
-    _check_whole_job(job, cluster, root, origins, fits)
+    _check_whole_job(job, cluster, root, origins, parts)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     commands = [each.command or job.command for each in job.component]
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
-    job, layout_text, layout_notes = _fit_layout(job, cluster, root, origins, fits, commands, world_size)
+    job, layout_text, layout_notes = _fit_layout(job, cluster, root, origins, parts, commands, world_size)
     resolved = Resolved(
         job=job,
         requested_job=loaded.job,
@@ -142,12 +149,12 @@ def resolve(
         python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
         # Without components, `commands` is empty, and so is this tuple.
         components=tuple(
-            ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
-            for fit, command in zip(fits, commands, strict=False)
+            ResolvedComponent(resources=part.job.resources, nodes=part.nodes, ntasks=part.ntasks, command=command)
+            for part, command in zip(parts, commands, strict=False)
         ),
         notes=(
             *launcher_notes,
-            *dict.fromkeys(note for fit in fits for note in fit.notes),
+            *dict.fromkeys(note for part in parts for note in part.notes),
             *layout_notes,
             *job_checks.list_doubts(job, cluster),
             *list_restart_doubts(job, cluster),
@@ -162,7 +169,7 @@ def resolve(
 
 
 def _check_cluster_limits(resolved: Resolved, origins: job_checks.Origins) -> None:
-    """Check the limits of the cluster's partitions, and the size of an array."""
+    """Check that the job keeps the limits of its partition, and the size of an array."""
     if resolved.cluster.partition:
         from hpc_kit.spec import partition_checks  # most cluster files list no partitions
 
@@ -175,42 +182,44 @@ def _fit_layout(
     cluster: Cluster,
     root: Path,
     origins: job_checks.Origins,
-    fits: Sequence[_Fit],
+    parts: Sequence[_FittedPart],
     commands: Sequence[tuple[str, ...]],
     world_size: int,
 ) -> tuple[Job, str, tuple[str, ...]]:
     """Return the job with the degrees that its program will use, these degrees as text, and notes about them.
 
-    `commands` are those of the components.
+    `commands` are the commands of the components of a heterogeneous job.
     """
-    nodes, ntasks = sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
-    # Only a single program defines options of the whole job.
+    nodes, ntasks = sum(part.nodes for part in parts), sum(part.ntasks for part in parts)
+    # Components with different programs have no options in common.
     command = job.command if not commands else commands[0] if len(set(commands)) == 1 else ()
     folder = root / (job.resources.chdir or "")
-    started = program_options.find_program(command, job.program, root, folder)
-    job, origins = program_options.apply_command(job, origins, started, world_size)
+    run = program_options.find_program(command, job.program, root, folder)
+    job, origins = program_options.apply_command(job, origins, run, world_size)
     size_checks.check_ranks(job, nodes, ntasks, world_size, origins)
-    program_options.check_splits(job, origins, started, world_size, root)
-    job, starter_notes = _with_rank_starter(_keep_neighbours_together(job, nodes), nodes, world_size, origins)
-    counts = {fit.job.resources.ntasks_per_node for fit in fits}
+    program_options.check_splits(job, origins, run, world_size, root)
+    job, ranks_notes = _decide_ranks_by(_with_block_distribution(job, nodes), nodes, world_size, origins)
+    counts = {part.job.resources.ntasks_per_node for part in parts}
     tasks_per_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else tasks_per_node
-    complete, places_of = program_options.fill_defaults(job, origins, started)
-    defaults = dict(started.program.defaults) if started.program else {}
+    complete, complete_origins = program_options.fill_defaults(job, origins, run)
+    defaults = dict(run.program.defaults) if run.program else {}
     # A program with parameter servers has an option `servers`, as jobs/train/parameter_server.py does.
     cost_notes = layout_checks.check_layout(
-        complete, cluster, places_of, world_size, per_node, defaults.get("servers", 0)
+        complete, cluster, complete_origins, world_size, per_node, defaults.get("servers", 0)
     )
-    all_ranks = started.program.all_ranks if started.program else ()
-    return job, format_layout(job.layout, job.model, defaults | dict.fromkeys(all_ranks)), (*starter_notes, *cost_notes)
+    all_ranks = run.program.all_ranks if run.program else ()
+    return job, format_layout(job.layout, job.model, defaults | dict.fromkeys(all_ranks)), (*ranks_notes, *cost_notes)
 
 
-def _check_whole_job(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, fits: Sequence[_Fit]) -> None:
-    """Check what no single component decides: template, container, launcher, [preflight] and [restart]."""
+def _check_whole_job(
+    job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, parts: Sequence[_FittedPart]
+) -> None:
+    """Check what concerns the whole job: template, components, container, [preflight], [restart], files of ranks."""
     search_path.find_file(
         "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
     )
-    uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
+    uneven = [index for index, part in enumerate(parts) if part.job.resources.ntasks_per_node is None]
     job_checks.check_components(job, origins, uneven)
     job_checks.check_container(job, cluster, origins)
     job_checks.check_preflight(job, origins)
@@ -218,12 +227,10 @@ def _check_whole_job(job: Job, cluster: Cluster, root: Path, origins: job_checks
     size_checks.check_rank_files(job, origins)
 
 
-def _with_rank_starter(
-    job: Job, nodes: int, world_size: int, origins: job_checks.Origins
-) -> tuple[Job, tuple[str, ...]]:
-    """Decide whether the launcher or the program starts the ranks, and return the notes about this choice.
+def _decide_ranks_by(job: Job, nodes: int, world_size: int, origins: job_checks.Origins) -> tuple[Job, tuple[str, ...]]:
+    """Return the job with `ranks_by` (the launcher or the program starts the ranks), and a note about the choice.
 
-    One task with several GPUs leaves GPUs idle unless its program starts a rank for each of them.
+    One task that has several GPUs leaves GPUs idle, unless its program starts a rank for each of them.
     """
     launch = job.launch
     if launch.ranks_by == "program" and world_size > 1:
@@ -241,10 +248,10 @@ def _with_rank_starter(
     return structs.replace(job, launch=structs.replace(launch, ranks_by="program")), (note,)
 
 
-def _keep_neighbours_together(job: Job, nodes: int) -> Job:
-    """Set `--distribution=block` if neighbouring ranks work together and the job sets no distribution.
+def _with_block_distribution(job: Job, nodes: int) -> Job:
+    """Set `--distribution=block` if neighbouring ranks exchange much data and the job sets no distribution.
 
-    Otherwise srun would use a SLURM_DISTRIBUTION of the submitting shell.
+    Without the option, srun would obey a SLURM_DISTRIBUTION of the shell that submits the job.
     """
     layout, launch = job.layout, job.launch.launcher
     neighbours = max(layout.pp, layout.tp, layout.cp, layout.dp_shard or 1) > 1
@@ -254,12 +261,12 @@ def _keep_neighbours_together(job: Job, nodes: int) -> Job:
 
 
 def _component_options(job: Job) -> list[Resources]:
-    """Return the options of the job, or of each component of a heterogeneous job with the shared options."""
+    """Return the options of the job, or those of each component, completed by the options that all share."""
     return [_with_defaults(each.without_command(), job.resources) for each in job.component] or [job.resources]
 
 
-class _Fit(Struct, frozen=True):
-    """A job, or one component of it, fitted to its cluster."""
+class _FittedPart(Struct, frozen=True):
+    """A job, or one component of a heterogeneous job, fitted to its cluster."""
 
     job: Job
     nodes: int
@@ -267,26 +274,26 @@ class _Fit(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, *, check: bool) -> _Fit:
+def _fit_part(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, *, check: bool) -> _FittedPart:
     options = _with_defaults(job.resources, cluster.defaults)
     own = cluster.for_partition(options.partition)
     name = job.name if options.job_name is None else options.job_name
     job_checks.check_values(structs.replace(job, name=name, resources=options), own, root, origins)
     options, tres_notes = _without_tres_per_task(options)
     job = structs.replace(job, name=name, resources=options)
-    # GPU options may define the number of tasks, so count before dropping them.
+    # Count before the options for GPUs are dropped, because they may define the number of tasks.
     nodes, ntasks = size_checks.count_nodes_and_tasks(job, own.node, origins)
     resources, notes = _without_gpus(options, own)
     resources, feature_notes = _without_features(resources, own)
     resources, cpu_notes = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
     if check:
-        # Before --gpus-per-task is replaced: the error names the option that the user wrote. Without its own partition,
-        # which the embedded Slurm may lack, the job runs in the default one.
+        # Check before --gpus-per-task is replaced, so that an error names the option that the user wrote. A job whose
+        # partition the embedded Slurm lacks runs in the default partition.
         job = structs.replace(job, resources=resources)
         size_checks.check_node(job, cluster.for_partition(resources.partition), origins, nodes)
     resources, gpu_notes = _gpus_by_node(resources)
     job = structs.replace(job, resources=resources)
-    return _Fit(job, nodes, ntasks, (*tres_notes, *notes, *feature_notes, *cpu_notes, *gpu_notes))
+    return _FittedPart(job, nodes, ntasks, (*tres_notes, *notes, *feature_notes, *cpu_notes, *gpu_notes))
 
 
 def interpreter(root: Path) -> str:
@@ -296,18 +303,17 @@ def interpreter(root: Path) -> str:
 
 
 def _with_defaults(own: Resources, defaults: Resources) -> Resources:
-    """Add the cluster's defaults. A value of the job, also `false`, replaces a default and excluded options."""
+    """Add defaults. An option of the job, even `false`, replaces its default and removes those that contradict it."""
     others = defaults.given()
     excluded = excluded_options(own.given(), others)
-    # `false` is not None: it sets no option, but it removes the default.
     chosen = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
     return structs.replace(own, **{name: value for name, value in others.items() if name not in chosen | excluded})
 
 
 def _without_tres_per_task(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
-    """Replace CPUs and GPUs of --tres-per-task by --cpus-per-task and --gpus-per-task, which everything here counts.
+    """Replace CPUs and GPUs of --tres-per-task by --cpus-per-task and --gpus-per-task, which this module counts.
 
-    If the job has an option of its own for them, sbatch decides whether both may be given.
+    If the job also has another option for them, nothing is replaced: sbatch decides whether it accepts both.
     """
     older, others = split_tres_per_task(resources.tres_per_task or "")
     found: dict[str, str | int | None] = {name.replace("-", "_"): value for name, value in older.items()}
@@ -327,7 +333,7 @@ def _without_tres_per_task(resources: Resources) -> tuple[Resources, tuple[str, 
 def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:
     """Drop GPU options on a cluster without GPUs."""
     given = resources.given()
-    # None means unknown: then the options stay, and sbatch decides.
+    # If the number is unknown (None), the options stay, and sbatch decides.
     if cluster.node.gpus != 0:
         return resources, ()
     dropped: dict[str, str | None] = {name: None for name in GPU_FIELDS if name in given}
@@ -350,7 +356,7 @@ def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources
     dropped: dict[str, str | None] = {name: None for name in lacking if name in given}
     known = ",".join(name for name in (resources.partition or "").split(",") if name in cluster.embedded.partitions)
     if resources.partition not in {None, known}:
-        # Slurm accepts a list of partitions, of which some may exist here.
+        # A list of partitions may contain some that exist here.
         dropped["partition"] = known or None
     notes = tuple(
         f"ignoring --{name}={given[name]} because cluster '{cluster.name}' has no {lacking.get(name, 'such partition')}"
@@ -362,7 +368,7 @@ def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources
 def _gpus_by_node(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
     """Replace --gpus-per-task by --gpus-per-node if both mean the same.
 
-    With --gpus-per-task each rank only sees its own GPUs, so that NCCL cannot use direct paths between them. The option
+    With --gpus-per-task each rank only sees its own GPU, and NCCL cannot use direct paths to the other GPUs. The option
     --gpu-bind=none should help, but makes Slurm 22.05 unset CUDA_VISIBLE_DEVICES.
     """
     each, per_node = resources.gpus_per_task, resources.ntasks_per_node
@@ -386,15 +392,15 @@ def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:
 def _with_cpus(resources: Resources, *, component: bool) -> tuple[Resources, tuple[str, ...]]:
     """Set one CPU for each task if the job asks for none. A job with GPUs keeps the site's default for each GPU.
 
-    Slurm only uses that default (DefCpuPerGPU) without --cpus-per-task and --cpus-per-gpu. The script divides the CPUs
-    of a node among its tasks. This fails with different numbers of tasks, or with options for cores and threads; then
-    the job gets one CPU for each task.
+    Slurm uses the default (DefCpuPerGPU) only without --cpus-per-task and --cpus-per-gpu. The script then divides the
+    CPUs of a node among its tasks. It cannot do this if nodes have different numbers of tasks, or with options for
+    cores and threads: then each task gets one CPU.
     """
     if resources.cpus_per_task is not None or resources.cpus_per_gpu is not None:
         return resources, ()
     given = resources.given()
     on_gpus = any(name in given for name in GPU_FIELDS) or count_gres_gpus(resources.gres) is not None
-    if on_gpus and not component and resources.ntasks_per_node is not None and not _THREADS & given.keys():
+    if on_gpus and not component and resources.ntasks_per_node is not None and not _CORE_OPTIONS & given.keys():
         note = "using the site's default of CPUs per GPU (DefCpuPerGPU): neither cpus_per_task nor cpus_per_gpu is set"
         return resources, (note,)
     notes = ("using --cpus-per-task=1; set cpus_per_task or cpus_per_gpu for more CPUs",)

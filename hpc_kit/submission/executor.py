@@ -37,7 +37,7 @@ from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import open_client
-from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
+from hpc_kit.spec.default_cluster import default_cluster
 from hpc_kit.spec.job import Job, Preflight
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Count, Number, Resources
@@ -48,17 +48,25 @@ from hpc_kit.submission.submit import Submission, submit_script
 
 __all__ = ["Executor", "PartlySubmitted"]
 
-GENERIC = {
+SUBMITIT_NAMES = {
     "name": "job_name",
     "timeout_min": "time",
     "mem_gb": "mem",
     "tasks_per_node": "ntasks_per_node",
 }
-"""submitit's names of options that every scheduler has. All other names are sbatch's."""
+"""submitit's names of options that all its executors share, and sbatch's names for them."""
 
-OWN = {"additional_parameters", "array_parallelism", "setup", "signal_delay_s", "stderr_to_stdout", "teardown"}
+EXECUTOR_PARAMETERS = {
+    "additional_parameters",
+    "array_parallelism",
+    "setup",
+    "signal_delay_s",
+    "stderr_to_stdout",
+    "teardown",
+}
+"""Parameters of submitit that are not options of sbatch."""
 
-REFUSED = {
+REFUSED_PARAMETERS = {
     "array": "use map_array or batch(), which make arrays",
     "error": "read the logs by job.paths; set stderr_to_stdout=True for a single log",
     "num_gpus": "use gpus_per_node",
@@ -68,12 +76,13 @@ REFUSED = {
     "srun_args": "set variables instead, such as set={'env.SLURM_CPU_BIND': 'none'}: the template has the srun line",
     "use_srun": "for a job of one rank, set nodes=1 and tasks_per_node=1: srun starts the ranks",
 }
-"""Parameters of submitit and options of sbatch without a meaning here, and what to do instead."""
+"""Parameters of submitit and options of sbatch that an Executor refuses, and what to do instead."""
 
 SIGNAL_DELAY = 90
 """Seconds between submitit's signal and the time limit, if the limit is long enough."""
 
-ENDLESS_MINUTES = 10 * 365 * 24 * 60
+UNLIMITED_MINUTES = 10 * 365 * 24 * 60
+"""Ten years: submitit needs a number for a job without a time limit."""
 
 MAP_TABLE_SUFFIX = "_table.jsonl"
 
@@ -82,33 +91,34 @@ SUBMITIT_MAIN = (
     "sys.path = [folder for folder in folders if folder != here]; "
     "from submitit.core.submission import submitit_main; sys.path = folders; submitit_main()"
 )
-"""`python -m submitit.core._submit`, but a file of the current folder such as types.py replaces no module of Python.
+"""Runs `python -m submitit.core._submit`. A file of the current folder, such as types.py, replaces no module of Python.
 
-Functions of modules in the current folder are imported. Runs with any version of Python in a container.
+The functions of the job can still come from modules in the current folder. The code must run with any version of
+Python that a container has.
 """
 
 DEFAULT_JOB = Job(name="submitit", description="functions of an Executor", command=("python",))
 """The job of an Executor without a job file; submitit's jobs have this name, too."""
 
-_TAG = re.compile("%[jtAa]")
+_ID_PATTERN = re.compile("%[jtAa]")
 
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 200
+_short_repr = reprlib.Repr()
+_short_repr.maxstring = _short_repr.maxother = 200
 
 
 class UnknownParameter(SpecError, ValueError):
-    """There is no such parameter. Like submitit's exception it is a `ValueError`."""
+    """There is no such parameter. It is a `ValueError`, like submitit's exception."""
 
 
 class PartlySubmitted(SubmitRefused):
-    """sbatch submitted the first arrays of several, and refused the next. `jobs` are those in the queue."""
+    """sbatch submitted the first arrays of a map and refused the next one. `jobs` are the submitted jobs."""
 
     def __init__(self, error: HpcKitError, jobs: list[FunctionJob[Any]], total: int) -> None:
         ids = ", ".join(dict.fromkeys(base_id(job.job_id) for job in jobs))
         super().__init__(
-            f"only the first {len(jobs)} of {total} are submitted: {error.what}",
+            f"only the first {len(jobs)} of {total} functions were submitted: {error.what}",
             found=error.found,
-            remedy=f"let job {ids} run, or end it with scancel {ids}\n{error.remedy or ''}".rstrip(),
+            remedy=f"let job {ids} run, or cancel it with scancel {ids}\n{error.remedy or ''}".rstrip(),
         )
         self.jobs = jobs
 
@@ -171,9 +181,11 @@ class Executor(SlurmExecutor):
         folder = folder or own_folder(self.root / "runs" / "functions")
         super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
         self._job = job
-        choice = ClusterChoice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
-        self._cluster = choice.name if cluster is None else cluster
-        self._settings = {**choice.settings, **(set or {})}
+        settings = dict(set or {})
+        if cluster is None:
+            choice = default_cluster(self.root, os.environ)
+            cluster, settings = choice.name, choice.settings | settings
+        self._cluster, self._settings = cluster, settings
         self._options = ExecutorOptions()
         self._resolve()
 
@@ -184,16 +196,16 @@ class Executor(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Return that the executor is available: a machine without Slurm has the embedded one."""
+        """Return 1, submitit's mark of an available executor: a machine without Slurm has the embedded one."""
         return 1
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Take submitit's names, sbatch's, or either with the prefix `slurm_`."""
+        """Set parameters. If one is wrong, all keep their old values."""
         new = sort_parameters(kwargs)
         before = self._settings, self._options
         self._settings = {**self._settings, **new.settings}
         try:
-            self._options = self._options.updated(new.extras)
+            self._options = self._options.updated(new.options)
             self._resolve()
         except SpecError:
             self._settings, self._options = before
@@ -201,7 +213,7 @@ class Executor(SlurmExecutor):
         self.parameters.update(kwargs)
 
     def _resolve(self) -> Resolved:
-        """Return the job as it would be submitted now: the file's, with submitit's command."""
+        """Return the job of the file with the current parameters and submitit's command."""
         loaded = load.load(self._job, self._cluster, set=self._settings, root=self.root)
         job = loaded.job
         if job.launch.launcher != "srun":
@@ -214,8 +226,8 @@ class Executor(SlurmExecutor):
         job = structs.replace(job, command=tuple(shlex.split(self._submitit_command_str)))
         return resolve(structs.replace(loaded, job=job), root=self.root)
 
-    def _with_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
-        log_folder = without_backslash(self.folder, working_folder(resolved, self.root) / resolved.cluster.runs)
+    def _add_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
+        log_folder = path_without_backslash(self.folder, working_folder(resolved, self.root) / resolved.cluster.runs)
         job = add_submitit_protocol(resolved.job, log_folder, self._options, array)
         return structs.replace(resolved, job=job)
 
@@ -230,45 +242,48 @@ class Executor(SlurmExecutor):
         return render_resolved(self._resolve_command(command), root=self.root)
 
     def _resolve_command(self, command: str) -> Resolved:
-        resolved = self._with_protocol(self._resolve(), None)
+        resolved = self._add_protocol(self._resolve(), None)
         return structs.replace(resolved, job=structs.replace(resolved.job, command=tuple(shlex.split(command))))
 
     def _submit_command(self, command: str) -> FunctionJob[Any]:
-        return self._send(self._resolve_command(command), Pickles(str(self.folder), (), array=False))
+        return self._submit_script(self._resolve_command(command), Pickles(str(self.folder), (), array=False))
 
-    def _send(self, resolved: Resolved, pickles: Pickles) -> FunctionJob[Any]:
-        """Submit a job. submitit's own method would pass on the environment of a surrounding job."""
+    def _submit_script(self, resolved: Resolved, pickles: Pickles) -> FunctionJob[Any]:
+        """Submit a job and return its handle.
+
+        submitit's own method would also pass on the variables of a job that this process runs in.
+        """
         text = render_resolved(resolved, root=self.root)
         try:
             done = submit_script(resolved, text, root=self.root, command_line=sys.argv, pickles=pickles)
         except BaseException:
             pickles.discard()
             raise
-        job = self._handle(done, done.job_id, resolved)
+        job = self._make_handle(done, done.job_id, resolved)
         make_folder(job.paths.folder, mode=0o700)
         job.paths.submission_file.write_text(text)
         self._write_job_id(done.job_id, uuid.uuid4().hex)
         return job
 
-    def _handle(self, done: Submission, job_id: str, resolved: Resolved) -> FunctionJob[Any]:
+    def _make_handle(self, done: Submission, job_id: str, resolved: Resolved) -> FunctionJob[Any]:
         job: FunctionJob[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=range(resolved.ntasks))
         job.attach(done.run_folder.with_name(job_id), done.client, resolved.cluster)
         return job
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[Any]:
-        """Submit one function, or several as arrays; MaxArraySize limits the size of each array."""
+        """Submit one function, or several as arrays of at most MaxArraySize elements."""
         submissions, resolved = list(delayed_submissions), self._resolve()
         if len(submissions) == 1:
-            return self._process(resolved, submissions, None)
+            return self._submit_functions(resolved, submissions, None)
         size = max(1, open_client(resolved.cluster).max_array_size())
         chunks = [submissions[start : start + size] for start in range(0, len(submissions), size)]
-        # The user limits the running functions of the whole map, and Slurm those of one array.
+        # array_parallelism limits the whole map, and Slurm's throttle one array.
         share = max(1, self._options.array_parallelism // len(chunks))
         jobs: list[FunctionJob[Any]] = []
         for chunk in chunks:
             throttle = f"%{share}" if share < len(chunk) else ""
             try:
-                jobs += self._process(resolved, chunk, f"0-{len(chunk) - 1}{throttle}")
+                jobs += self._submit_functions(resolved, chunk, f"0-{len(chunk) - 1}{throttle}")
                 base = JobPaths.get_first_id_independent_folder(self.folder)
                 append_to_map_table(base, [job.job_id for job in jobs], submissions, len(chunk))
             except HpcKitError as error:
@@ -277,22 +292,22 @@ class Executor(SlurmExecutor):
                 raise PartlySubmitted(error, jobs, len(submissions)) from error
         return jobs
 
-    def _process(
+    def _submit_functions(
         self, resolved: Resolved, submissions: list[DelayedSubmission], array: str | None
     ) -> list[FunctionJob[Any]]:
-        """Pickle functions and submit their job."""
-        resolved = self._with_protocol(resolved, array)
+        """Pickle the functions and submit one job or array that runs them."""
+        resolved = self._add_protocol(resolved, array)
         paths = self._pickle(submissions, timeout_minutes(resolved.job))
         pickles = Pickles(str(self.folder), tuple(map(str, paths)), array is not None)
         # submitit limits the rate of its submissions.
         self._throttle()
         self._last_job_submitted = time.time()
-        job = self._send(resolved, pickles)
+        job = self._submit_script(resolved, pickles)
         if array is None:
             return [job]
-        # One sbatch created the whole array; submitit expects a job for each function.
+        # submitit expects one job for each function.
         done = Submission(job.job_id, job.run.folder, job.client)
-        return [self._handle(done, f"{job.job_id}_{index}", resolved) for index in range(len(submissions))]
+        return [self._make_handle(done, f"{job.job_id}_{index}", resolved) for index in range(len(submissions))]
 
     def _pickle(self, submissions: list[DelayedSubmission], minutes: int) -> list[Path]:
         folder = JobPaths.get_first_id_independent_folder(self.folder)
@@ -317,10 +332,10 @@ class Executor(SlurmExecutor):
 
 
 class SortedParameters(NamedTuple):
-    """Arguments of `update_parameters`: values of a job file by dotted key, and options of the executor."""
+    """Arguments of `update_parameters`: values of a job file by dotted key, and `ExecutorOptions` by name."""
 
     settings: dict[str, object]
-    extras: dict[str, object]
+    options: dict[str, object]
 
 
 def sort_parameters(values: dict[str, object]) -> SortedParameters:
@@ -329,26 +344,26 @@ def sort_parameters(values: dict[str, object]) -> SortedParameters:
     Names are submitit's (`timeout_min`), sbatch's (`time`), or either with the prefix `slurm_`.
     """
     settings: dict[str, object] = {}
-    extras: dict[str, object] = {}
+    options: dict[str, object] = {}
     for key, value in values.items():
         name = key.removeprefix("slurm_").replace("-", "_")
-        name = GENERIC.get(name, name)
-        if name in REFUSED:
-            raise SpecError(f"{key} is not for an Executor", found=f"{key}={value!r}", remedy=REFUSED[name])
+        name = SUBMITIT_NAMES.get(name, name)
+        if name in REFUSED_PARAMETERS:
+            raise SpecError(f"{key} is not for an Executor", found=f"{key}={value!r}", remedy=REFUSED_PARAMETERS[name])
         if name == "additional_parameters":
             inner = sort_parameters(dict(value) if isinstance(value, dict) else {"additional_parameters": value})
             settings |= inner.settings
-            extras |= inner.extras
+            options |= inner.options
         elif name in {"setup", "teardown"}:
             commands = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-            (settings if name == "setup" else extras)[name] = commands
-        elif name in OWN:
-            extras[name] = value
+            (settings if name == "setup" else options)[name] = commands
+        elif name in EXECUTOR_PARAMETERS:
+            options[name] = value
         elif name in Resources.__struct_fields__:
             settings |= _to_setting(key.removeprefix("slurm_"), name, value)
         else:
             raise _unknown_parameter(key, name, value)
-    return SortedParameters(settings, extras)
+    return SortedParameters(settings, options)
 
 
 def _to_setting(key: str, name: str, value: object) -> dict[str, object]:
@@ -366,7 +381,7 @@ def _to_setting(key: str, name: str, value: object) -> dict[str, object]:
 def _unknown_parameter(key: str, name: str, value: object) -> UnknownParameter:
     from difflib import get_close_matches
 
-    known = sorted({*Resources.__struct_fields__, *GENERIC, *OWN} - REFUSED.keys())
+    known = sorted({*Resources.__struct_fields__, *SUBMITIT_NAMES, *EXECUTOR_PARAMETERS} - REFUSED_PARAMETERS.keys())
     near = get_close_matches(name, known, n=1, cutoff=0.6)
     remedy = f"did you mean {near[0]}?" if near else "use a parameter of submitit, or an option of sbatch"
     return UnknownParameter(f"no parameter '{key}'", found=f"{key}={value!r}", remedy=remedy)
@@ -379,7 +394,7 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
     """
     output, error = (_to_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
     is_separate = not options.stderr_to_stdout
-    own_folder = _folder_commands(str(folder), array=array is not None)
+    mkdir = _make_folder_commands(str(folder), array=array is not None)
     # bash runs a trap at the end of the script, whatever its exit status, and keeps that status.
     teardown = [f"trap {shlex.quote(chr(10).join(['set +e', *options.teardown]))} EXIT"] if options.teardown else []
     return structs.replace(
@@ -387,24 +402,24 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
         env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
         restart=None,  # submitit requeues its jobs itself
         preflight=Preflight(),
-        setup=(*job.setup, *own_folder, *teardown),
+        setup=(*job.setup, *mkdir, *teardown),
         launch=structs.replace(job.launch, output=output, error=error if is_separate else None),
         resources=structs.replace(
             job.resources,
             array=array,
-            # A folder whose name contains the job id does not exist when Slurm opens the batch script's log.
-            output=None if own_folder else output.replace("%t", "0"),
-            error=error.replace("%t", "0") if is_separate and not own_folder else None,
+            # The script itself makes a folder named after the job, so Slurm cannot open its log there.
+            output=None if mkdir else output.replace("%t", "0"),
+            error=error.replace("%t", "0") if is_separate and not mkdir else None,
             open_mode="append",
             signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, options)}",
         ),
     )
 
 
-def without_backslash(folder: Path, runs: Path) -> Path:
-    """Return a folder for logs, without a backslash: Slurm expands no patterns in a name with a backslash.
+def path_without_backslash(folder: Path, runs: Path) -> Path:
+    """Return a path of the log folder without a backslash: with one, Slurm would not expand `%j` and other patterns.
 
-    For a folder with a backslash this makes a symbolic link in the runs folder, and returns the path through the link.
+    If `folder` contains a backslash, make a symbolic link to it in the runs folder, and return the path of the link.
 
     Raises:
         SpecError: The path of the runs folder has a backslash, too.
@@ -434,27 +449,28 @@ def without_backslash(folder: Path, runs: Path) -> Path:
 
 
 def _to_pattern(path: Path, array: str | None) -> str:
-    """Return submitit's name with Slurm's patterns. Percent signs other than those of its four patterns are escaped."""
+    """Return submitit's file name for Slurm: all percent signs but those of %j, %t, %A and %a are escaped."""
     text = re.sub(r"%(?![jtAa])", "%%", str(path))
     return text if array is None else text.replace("%j", "%A_%a")
 
 
-def _folder_commands(folder: str, *, array: bool) -> tuple[str, ...]:
-    """Return the shell command that creates a folder whose name contains the job id; nothing for other names."""
-    if not _TAG.search(folder):
+def _make_folder_commands(folder: str, *, array: bool) -> tuple[str, ...]:
+    """Return the shell command that creates a folder named after the job; empty for other folders."""
+    if not _ID_PATTERN.search(folder):
         return ()
     ids = {"%j": "$SLURM_JOB_ID", "%A": "$SLURM_JOB_ID", "%t": "0"}
     if array:
         ids |= {"%A": "$SLURM_ARRAY_JOB_ID", "%a": "$SLURM_ARRAY_TASK_ID"}
         ids["%j"] = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
-    parts = re.split(f"({_TAG.pattern})", folder)
+    parts = re.split(f"({_ID_PATTERN.pattern})", folder)
     return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else shell_word(part) for part in parts if part),)
 
 
 def _signal_delay(job: Job, options: ExecutorOptions) -> int:
-    """Return the seconds between the signal and the time limit: at most a quarter of the limit.
+    """Return the seconds between the signal and the time limit.
 
-    Slurm may send the signal a minute early, and would stop a short job at its start.
+    The default is at most a quarter of the limit. Slurm may send the signal a minute early, which would stop a short
+    job at its start.
     """
     if options.signal_delay_s is not None:
         return options.signal_delay_s
@@ -463,12 +479,12 @@ def _signal_delay(job: Job, options: ExecutorOptions) -> int:
 
 
 def timeout_minutes(job: Job) -> int:
-    """Return the time limit for submitit's protocol.
+    """Return the time limit that submitit compares with the age of a job at a signal.
 
-    0 if it is unknown: each signal then counts as a time-out, so that no job is requeued for ever.
+    0 if the limit is unknown: each signal then counts as a time-out, so that no job is requeued forever.
     """
     limit = _limit_seconds(job)
-    return 0 if limit is None else ENDLESS_MINUTES if limit == UNLIMITED else limit // 60
+    return 0 if limit is None else UNLIMITED_MINUTES if limit == UNLIMITED else limit // 60
 
 
 def _limit_seconds(job: Job) -> int | None:
@@ -477,11 +493,11 @@ def _limit_seconds(job: Job) -> int | None:
 
 
 def append_to_map_table(folder: Path, ids: Sequence[str], submissions: Sequence[DelayedSubmission], count: int) -> None:
-    """Append the arguments of the last `count` elements to the table, one file for all arrays, named after the first.
+    """Append the arguments of the last `count` functions to the table of a map.
 
-    Each line is a JSON object with the number of the function, its job id (12_3), its name and its arguments, cut to
-    200 characters. If the table cannot be written, this warns: the jobs are in the queue, and their pickles contain the
-    arguments as well.
+    The table is named after the first array. Each line is a JSON object with the number of the function, its job id
+    (12_3), its name and its arguments, cut to 200 characters. If the table cannot be written, this only warns: the jobs
+    are already in the queue.
     """
     path = folder / f"{base_id(ids[0])}{MAP_TABLE_SUFFIX}"
     rows = [_map_table_row(number, ids[number], submissions[number]) for number in range(len(ids) - count, len(ids))]
@@ -500,6 +516,6 @@ def _map_table_row(number: int, job_id: str, submission: DelayedSubmission) -> d
         "number": number,
         "job_id": job_id,
         "function": getattr(function, "__qualname__", None) or type(function).__qualname__,
-        "args": [_short.repr(value) for value in submission.args],
-        "kwargs": {key: _short.repr(value) for key, value in submission.kwargs.items()},
+        "args": [_short_repr.repr(value) for value in submission.args],
+        "kwargs": {key: _short_repr.repr(value) for key, value in submission.kwargs.items()},
     }

@@ -1,4 +1,4 @@
-"""Handles of submitted jobs: submitit's `Job`, whose state needs no accounting.
+"""Handles of submitted jobs: submitit's `Job`, with a state that does not depend on sacct.
 
 The result of a program is its summary. The result of a function is one value for each rank.
 """
@@ -41,7 +41,7 @@ RESULT_POLL_SECONDS = 1.0
 """Pause between two looks for the file of a result."""
 
 HURRY_SECONDS = 60.0
-"""Slurm needs up to KillWait, 30 s by default, to end a job."""
+"""A cancelled job is queried every second for this long. Slurm needs up to KillWait, 30 s by default, to end it."""
 
 
 class ScriptFailed(JobFailed, FailedJobError):
@@ -58,13 +58,13 @@ class ScriptFailed(JobFailed, FailedJobError):
         )
         self.outcome = outcome
 
-    # Exceptions are unpickled with `args`, which hold the text and not the outcome.
+    # Exceptions are unpickled with `args`, which contain the text and not the outcome.
     def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Outcome]]:
         return type(self), (self.outcome,)
 
 
 class JobWatcher:
-    """Queries one Slurm for all jobs of this process at once. It replaces submitit's watcher, which needs sacct.
+    """Queries one Slurm for all jobs of this process together. It replaces submitit's watcher, which needs sacct.
 
     submitit's `Job` calls the methods with a `mode`: `standard` queries if the last answer is old, `force` always, and
     `cache` never.
@@ -81,7 +81,7 @@ class JobWatcher:
 
     def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
         """Return the status of a job; None if Slurm does not know it, or no longer."""
-        # Threads may wait for a job each. Those that come during a query use its answer.
+        # Threads that wait for several jobs share the answer of one query.
         with self._lock:
             return self._query(job_id, mode)
 
@@ -100,36 +100,39 @@ class JobWatcher:
         return self.statuses.get(job_id)
 
     def expect_end(self, job_id: str) -> None:
-        """Query every second for a while: this job was cancelled, and ends soon."""
+        """Query every second for a while, because this job was cancelled."""
         self._cancelled.add(job_id)
         self._polled_at, self._hurried_until = float("-inf"), time.monotonic() + HURRY_SECONDS
 
     def _poll(self) -> None:
         # Lost jobs are queried, too: they may appear again.
-        going = {job_id: each for job_id, each in self._trackers.items() if not (each.state and each.state.finished)}
-        if not going:
+        active = {job_id: each for job_id, each in self._trackers.items() if not (each.state and each.state.finished)}
+        if not active:
             return
         self._polled_at = time.monotonic()
         try:
             # The id of an array returns all its elements.
-            found = self.client.query(sorted({base_id(job_id) for job_id in going}))
+            found = self.client.query(sorted({base_id(job_id) for job_id in active}))
         except SlurmUnavailable:
             # The controller may answer the next query; the last statuses stay.
             return
-        found |= self._accounted_as_cancelled(found)
+        found |= self._cancelled_in_accounting(found)
         arrays: dict[str, list[JobStatus]] = {}
         for job_id, status in found.items():
             arrays.setdefault(base_id(job_id), []).append(status)
         found = {**{base: merge_statuses(own) for base, own in arrays.items()}, **found}
         self.statuses |= found
-        for job_id, tracker in going.items():
+        for job_id, tracker in active.items():
             known = found.get(job_id)
             tracker.update(known.state if known else JobState.UNKNOWN, known)
             if known is None and tracker.is_over:
                 self.statuses.pop(job_id, None)
 
-    def _accounted_as_cancelled(self, found: Mapping[str, JobStatus]) -> dict[str, JobStatus]:
-        """Return the final status of cancelled jobs whose processes Slurm still ends, for up to KillWait."""
+    def _cancelled_in_accounting(self, found: Mapping[str, JobStatus]) -> dict[str, JobStatus]:
+        """Return the final statuses of cancelled jobs that squeue still shows as COMPLETING.
+
+        sacct already has the final state while Slurm ends their processes, for up to KillWait.
+        """
         ending = [
             job_id
             for job_id, status in found.items()
@@ -150,7 +153,7 @@ class JobWatcher:
         return str(status.state if status else JobState.UNKNOWN)
 
     def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
-        """Return the fields that submitit has of a job."""
+        """Return the fields that submitit reads."""
         status = self.query(job_id, mode)
         return {"JobID": job_id, "State": str(status.state), "NodeList": status.nodelist} if status else {}
 
@@ -171,10 +174,7 @@ def shared_watcher(client: SlurmClient) -> JobWatcher:
 
 
 class SlurmHandle(SlurmJob[R_co]):
-    """A job with its client, its run folder and its state.
-
-    submitit makes one handle for each of several tasks.
-    """
+    """A job with its client and its run folder. submitit also makes one handle for each of several tasks."""
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
         self._cluster: Cluster | None = None
@@ -191,7 +191,7 @@ class SlurmHandle(SlurmJob[R_co]):
 
     @property
     def client(self) -> SlurmClient:
-        """The client of its Slurm."""
+        """The client of the Slurm that has the job."""
         if self._client is None:
             environ = dict(os.environ)
             self._client = open_client(self._cluster) if self._cluster else SlurmClient(environ, embedded=False)
@@ -199,12 +199,12 @@ class SlurmHandle(SlurmJob[R_co]):
 
     @property
     def watcher(self) -> JobWatcher:  # type: ignore[override]  # one for each Slurm; submitit has one for all
-        """The watcher of its Slurm."""
+        """The watcher of the same Slurm."""
         return shared_watcher(self.client)
 
     @property
     def run(self) -> Run:
-        """Its logs, markers and record."""
+        """The run: logs, markers and record."""
         return open_run(self._run_folder)
 
     def _register_in_watcher(self) -> None:
@@ -224,10 +224,7 @@ class SlurmHandle(SlurmJob[R_co]):
         return str(read_state(self.run, self.status()))
 
     def cancel(self, check: bool = True) -> None:
-        """Cancel the job.
-
-        `check`: raise if scancel fails.
-        """
+        """Cancel the job. Raise SlurmUnavailable if scancel fails, unless `check` is False."""
         try:
             SLURM.cancel({self.job_id: None}, self.client)
         except SlurmUnavailable:
@@ -362,14 +359,14 @@ class FunctionJob(SlurmHandle[R_co]):
         return ScriptFailed(_outcome_with_traceback(outcome, ranks[0] if ranks else None, results))
 
     def _wait_for_results(self) -> dict[int | None, tuple[str, Any] | None]:
-        """Return the result file of each rank. After a successful job, wait for files that a slow file system hides."""
+        """Return the result of each rank. After a successful job, wait for files that a file system still hides."""
         jobs = [job for job in (self._sub_jobs or [self]) if isinstance(job, FunctionJob)]
         until = time.monotonic() + self._results_timeout_s
         while True:
             results = {job.task_id: job.read_result() for job in jobs}
             if None not in results.values() or self.state != "COMPLETED" or time.monotonic() >= until:
                 return results
-            # After a change of a folder, NFS asks the server again for its content.
+            # A change of the folder makes an NFS client ask the server again for its content.
             with suppress(OSError):
                 self.paths.folder.chmod(self.paths.folder.stat().st_mode)
             time.sleep(RESULT_POLL_SECONDS)

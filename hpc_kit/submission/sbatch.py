@@ -34,7 +34,10 @@ SLOW_SECONDS = 5.0
 """sbatch usually answers within a second."""
 
 INTERRUPTED_SECONDS = 10.0
+"""After Ctrl-C, sbatch has this long to answer."""
+
 _KILLED_SECONDS = 2.0
+"""Time to read the output of a killed sbatch."""
 
 START_ESTIMATE_SECONDS = 120.0
 """The scheduler of a large site may take long."""
@@ -44,15 +47,16 @@ _SINFO_SECONDS = 10.0
 _JOB_ID = (
     re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?", re.MULTILINE),
     re.compile(r"^(\d+)(?:;(\S+))?$", re.MULTILINE),
-    re.compile(r"\bjob (\d+)()"),
+    re.compile(r"\bjob (\d+)()"),  # the empty group stands for the cluster
 )
+"""Answers with the id of the job and perhaps its cluster: Slurm's own, that of --parsable, and a site's wrapper's."""
 
 ANSWER_LOST = re.compile(
     r"socket timed out|zero bytes|transport endpoint|connection reset|connection timed out|broken pipe"
     r"|insane message|interrupted system call|communication connection failure",
     re.IGNORECASE,
 )
-"""Errors of sbatch after which the controller may have the job."""
+"""Errors of sbatch after which the job may be in the queue."""
 
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|connection refused|configuration source|munge|authentication"
@@ -84,10 +88,10 @@ class AnswerLost(SlurmUnavailable):
 
 
 class SubmitInterrupted(KeyboardInterrupt):
-    """Ctrl-C while sbatch ran. The job is in the queue, and its record is written."""
+    """Ctrl-C came while sbatch ran. The job is in the queue, and its record is written."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"job {job_id} is submitted and goes on; to end it: scancel {job_id}")
+        super().__init__(f"job {job_id} was submitted and continues; to cancel it: scancel {job_id}")
         self.job_id = job_id
 
 
@@ -101,9 +105,9 @@ def run_sbatch(
     on_slow: Callable[[], object] = lambda: None,
     options: Sequence[str] = (),
 ) -> SbatchResult:
-    """Submit a script.
+    """Submit a script whose path no other submission uses: after a lost answer, the path identifies the job.
 
-    No other submission ever uses the path of the script. See `submit_script` for `meanwhile` and `on_slow`.
+    See `submit_script` for `meanwhile` and `on_slow`.
 
     Raises:
         SubmitRefused: sbatch refused the job.
@@ -119,7 +123,7 @@ def run_sbatch(
         raise
     code = process.poll()
     answer = Completed(tuple(argv), -signal.SIGKILL if code is None else code, out, err)
-    # Without an id in the answer, only Slurm can tell whether it has the job.
+    # Without an id in the answer, squeue shows whether Slurm has the job.
     result = _parse_result(answer) or _find_submitted_job(answer, resolved, script, client, signals)
     return result._replace(interrupted=interrupted)
 
@@ -134,7 +138,7 @@ def _communicate(
     try:
         if not signals.received:
             with signals.interruptible():
-                with suppress(ImportError):
+                with suppress(ImportError):  # the caller imports the module again, and reports the error
                     meanwhile()
                 try:
                     return *process.communicate(timeout=SLOW_SECONDS), False
@@ -145,7 +149,7 @@ def _communicate(
         return *_kill_with_children(process), False
     except KeyboardInterrupt:
         pass
-    # Ctrl-C does not reach sbatch, which has a session of its own and takes well under a second. A second one kills it.
+    # sbatch has its own session, so Ctrl-C does not reach it. Wait for its answer; a second Ctrl-C kills it.
     try:
         with signals.interruptible():
             return *process.communicate(timeout=INTERRUPTED_SECONDS), True
@@ -156,7 +160,7 @@ def _communicate(
 def _find_submitted_job(
     answer: Completed, resolved: Resolved, script: Path, client: SlurmClient, signals: DeferredSignals
 ) -> SbatchResult:
-    """Return the job of an answer without an id, or raise the error."""
+    """Return the job if Slurm has it although the answer has no id. Raise an error otherwise."""
     from hpc_kit.submission.lost_answers import find_job
 
     if answer.returncode > 0 and not ANSWER_LOST.search(sbatch_message(answer)):
@@ -165,8 +169,7 @@ def _find_submitted_job(
         with signals.interruptible():
             found = find_job(script, client)
     except KeyboardInterrupt:
-        # The next submission finds the job.
-        found = None
+        found = None  # the next submission looks for the job again
     if found is None:
         raise _answer_lost_error(answer, resolved, script)
     return SbatchResult(found.job_id, found.cluster)
@@ -210,9 +213,9 @@ def _decode(output: bytes | str | None) -> str:
 
 
 def _parse_result(answer: Completed) -> SbatchResult | None:
-    """Return the job id and the cluster; sites add text of their own.
+    """Return the job id and the cluster; a site's wrapper may print more text around them.
 
-    Slurm's own sentence counts whatever the exit status: a site's wrapper may fail after it.
+    Slurm's own sentence counts with any exit status: the wrapper may fail after sbatch has submitted the job.
     """
     patterns = _JOB_ID if answer.returncode == 0 else _JOB_ID[:1]
     matches = (pattern.search(answer.stdout) for pattern in patterns)
@@ -222,18 +225,18 @@ def _parse_result(answer: Completed) -> SbatchResult | None:
 def _answer_lost_error(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
     from hpc_kit.submission.staging import read_pickle_list
 
-    found = sbatch_message(answer) if answer.returncode > 0 else "it was ended before it answered"
+    found = sbatch_message(answer) if answer.returncode > 0 else "it was killed before it answered"
     if answer.returncode == 0:
         found = f"no job id in its answer: {answer.stdout.strip()!r}"
-    remedy = "submit the job again later: hpc-kit then looks first for this one by the path of its script"
+    remedy = "submit the job again later: hpc-kit then first looks for this one by the path of its script"
     if read_pickle_list(script.parent) is not None:
         # Two submissions of functions with the same script are two jobs.
         remedy = (
-            "make another submission: it looks for this job first, and gives it its functions; repeating this one "
+            "make another submission: it first looks for this job and gives it its functions; repeating this one "
             "would create a second job"
         )
     return AnswerLost(
-        f"sbatch did not tell whether it took {resolved.job.name}",
+        f"sbatch did not report whether it accepted {resolved.job.name}",
         found=found,
         remedy=f"{remedy}. By hand:\nsqueue --me --states=all --format='%i %T %o' | grep {script.parent.name}",
     )
@@ -266,7 +269,7 @@ def _suggest_change(message: str, resolved: Resolved, client: SlurmClient) -> st
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, message, re.IGNORECASE):
             return remedy if isinstance(remedy, str) else remedy(client)
-    fix = "change what the message names"
+    fix = "change the option that the message names"
     return f"{fix}; print the script: {copyable_command(resolved.render_command)}" if resolved.render_command else fix
 
 
@@ -323,18 +326,13 @@ def _compare_sizes(resolved: Resolved, client: SlurmClient) -> str:
     cpus = "the site's CPUs for their GPUs" if resolved.cpus_by_slurm else format_count(resolved.cpus, "CPU")
     size = f"{format_count(resolved.nodes, 'node')}, {format_count(resolved.ntasks, 'task')} x {cpus}"
     memory = [f"{name} {value}" for name, value in resources.given().items() if name.startswith("mem")]
-    size = f"fit the job to the nodes. It asks for {', '.join([size, *memory])}"
-    size += _name_exclusions(resolved, client)
-    return "\n".join([size, *known[:8]]) if known else f"{size}; list the nodes: sinfo --format='%R %D %c %m %G'"
-
-
-def _name_exclusions(resolved: Resolved, client: SlurmClient) -> str:
-    option, notes = exclude_option(resolved, client)
-    return (
-        "".join(f"\n{note}" for note in notes[:8]) + "\nuse a node again: hpc-kit cluster include NODE"
-        if option
-        else ""
-    )
+    lines = [f"fit the job to the nodes. It asks for {', '.join([size, *memory])}"]
+    option, excluded = exclude_option(resolved, client)
+    if option:
+        lines += [*excluded[:8], "use a node again: hpc-kit cluster include NODE"]
+    if not known:
+        lines[-1] += "; list the nodes: sinfo --format='%R %D %c %m %G'"
+    return "\n".join(lines + known[:8])
 
 
 _OWN_ASSOCIATIONS = "sacctmgr show associations user=$USER format=account%30,partition%20,qos%40"
@@ -389,7 +387,7 @@ def estimate_start(resolved: Resolved, text: str) -> StartEstimate:
     client = open_client(resolved.cluster)
     client.check_available(resolved.cluster.name)
     environ, _ = drop_overriding_variables(submit_environment(client.environ), text)
-    # This variable changes the format of the start time.
+    # SLURM_TIME_FORMAT changes the format of the start time.
     client = client._replace(environ={name: each for name, each in environ.items() if name != "SLURM_TIME_FORMAT"})
     with tempfile.NamedTemporaryFile("w", prefix="hpc_kit.", suffix=".sbatch", encoding="utf-8") as script:
         script.write(text)
@@ -402,7 +400,7 @@ def estimate_start(resolved: Resolved, text: str) -> StartEstimate:
     found = parse_start_estimate(answer.stderr)
     if found is None:
         raise SlurmUnavailable(
-            "sbatch --test-only does not say when the job would start",
+            "sbatch --test-only does not print when the job would start",
             found=sbatch_message(answer),
             remedy="submit it, then run hpc-kit status",
         )

@@ -143,9 +143,9 @@ class Staging:
             )
         except (OSError, RecordError) as error:
             raise RecordError(
-                f"job {job_id} is submitted, but its record could not be written",
+                f"job {job_id} was submitted, but its record could not be written",
                 found=describe_os_error(error) if isinstance(error, OSError) else error.found,
-                remedy=f"let the job run, or end it with scancel {job_id}\n"
+                remedy=f"let the job run, or cancel it with scancel {job_id}\n"
                 f"partial record: {self._commit_partial(job_id)}",
             ) from error
 
@@ -192,9 +192,9 @@ def commit_found_job(own: Path, job_id: str, cluster: str | None = None) -> Path
         return _move_to_run_folder(own, job_id, own.stat().st_mtime, data)
     except (OSError, msgspec.MsgspecError) as error:
         raise RecordError(
-            f"job {job_id} is found again, but its record could not be written",
+            f"job {job_id} was found, but its record could not be written",
             found=describe_os_error(error) if isinstance(error, OSError) else f"{own / RECORD}: {error}",
-            remedy=f"let the job run, or end it with scancel {job_id}\npartial record: {own}",
+            remedy=f"let the job run, or cancel it with scancel {job_id}\npartial record: {own}",
         ) from error
 
 

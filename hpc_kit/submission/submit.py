@@ -86,7 +86,9 @@ def submit(
     root = Path(root or current_folder()).absolute()
     shape = {"resources.nodes": nodes, "resources.ntasks_per_node": ranks_per_node}
     settings = {**{key: value for key, value in shape.items() if value is not None}, **(set or {})}
-    resolved = resolve_arguments(_job_to_submit(job, command), cluster, settings, root, sure=True, check=check)
+    resolved = resolve_arguments(
+        _job_to_submit(job, command), cluster, settings, root, require_answer=True, check=check
+    )
     text = render_resolved(resolved, standalone=standalone, root=root)
     if check:
         check_submission(resolved, text, root)
@@ -123,7 +125,7 @@ def _job_to_submit(job: object, command: object) -> str | Path | Job:
 
 def submit_resolved(resolved: Resolved, text: str, *, root: Path) -> ScriptJob:
     """Submit the script `text` of a job that is fitted to its cluster."""
-    # The import of submitit takes as long as everything else together, so it happens while sbatch runs.
+    # The import of submitit takes as long as all other work, so it happens while sbatch runs.
     done = submit_script(
         resolved,
         text,
@@ -144,14 +146,14 @@ class Submission(NamedTuple):
 
     job_id: str
     run_folder: Path
-    """For an array it contains the record; each element has a folder of its own beside it."""
+    """The folder of the record. The elements of an array have their own folders beside it."""
 
     client: SlurmClient
     found_again: bool = False
     """An earlier submission, whose answer was lost, created the job. Nothing was submitted now."""
 
     notes: tuple[str, ...] = ()
-    """Variables that were removed from the environment of sbatch, excluded nodes, and work that a stop may lose."""
+    """Notes about variables removed from the environment of sbatch, excluded nodes, and work that a stop may lose."""
 
 
 def submit_script(
@@ -168,7 +170,7 @@ def submit_script(
 ) -> Submission:
     """Submit the script of a job, and write its record.
 
-    After the record is written, SIGTERM and SIGHUP end this process.
+    SIGTERM and SIGHUP that come meanwhile end this process after the record is written.
 
     Args:
         resolved: The job, fitted to its cluster.
@@ -176,25 +178,24 @@ def submit_script(
         root: The user's project, in which sbatch runs.
         command_line: The command that the user typed, for the record.
         environ: Environment of the submission (default: this process's).
-        pickles: Functions that the job calls. If there is no job, the caller deletes them.
-        meanwhile: Is called while sbatch runs, to import modules.
-        on_submitted: Is called as soon as there is a job. Git, which may take seconds, is read afterwards.
-        on_slow: Is called if sbatch does not answer for some seconds.
+        pickles: Functions that the job calls. The caller deletes them if the submission fails.
+        meanwhile: Called while sbatch runs, to import modules.
+        on_submitted: Called as soon as there is a job. The state of git, which may take seconds, is read afterwards.
+        on_slow: Called if sbatch does not answer for some seconds.
 
     Raises:
         SpecError: The script is not valid bash, or sbatch would submit to another cluster than squeue queries.
         SlurmUnavailable: There is no Slurm, or it does not answer.
-        AnswerLost: It is unknown whether Slurm has the job. The next submission finds out first.
+        AnswerLost: It is unknown whether Slurm has the job. The next submission looks for it first.
         SubmitRefused: sbatch refused the job; nothing is left behind.
         RecordError: The record cannot be written; the error states whether the job is in the queue.
         SubmitInterrupted: Ctrl-C came after sbatch was started; the job is in the queue, with its record.
     """
     root = root.absolute()
-    with defer_signals() as signals, ExitStack() as undo:
-        prepared = _prepare(resolved, text, root, command_line, environ, pickles, undo)
+    with defer_signals() as signals, ExitStack() as cleanup:
+        prepared = _prepare(resolved, text, root, command_line, environ, pickles, cleanup)
         if isinstance(prepared, Submission):
-            # The record and the folders belong to the job that was found.
-            undo.pop_all()
+            cleanup.pop_all()  # the files belong to the job that was found
             on_submitted(prepared)
             return prepared
         signals.defer()
@@ -202,11 +203,10 @@ def submit_script(
             script, client, options = prepared.staging.script, prepared.sbatch_client, prepared.options
             result = sbatch.run_sbatch(resolved, script, client, root, meanwhile, signals, on_slow, options)
         except (sbatch.AnswerLost, KeyboardInterrupt):
-            # There may be a job: its record stays until that is known.
-            undo.pop_all()
+            cleanup.pop_all()  # there may be a job: its record stays until that is known
             prepared.staging.mark_unanswered(_read_git(prepared.git, signals)[0])
             raise
-        undo.pop_all()
+        cleanup.pop_all()  # the files belong to the new job
         done, interrupted = _commit(result, prepared, on_submitted, signals)
     if signals.received or interrupted or result.interrupted:
         raise sbatch.SubmitInterrupted(result.job_id)
@@ -236,7 +236,7 @@ def _prepare(
     command_line: Sequence[str],
     environ: Mapping[str, str] | None,
     pickles: Pickles | None,
-    undo: ExitStack,
+    cleanup: ExitStack,
 ) -> _PreparedSubmission | Submission:
     """Check the script and write the files, or return the job of an earlier submission of the same script."""
     client = open_client(resolved.cluster, environ)
@@ -245,11 +245,11 @@ def _prepare(
     environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
     options, excluded = exclude_option(resolved, client)
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
-    # Folders of functions are named by the job id, and two calls may have the same script.
+    # Jobs of functions may have log folders named after the job id, and two of them may have the same script.
     calls_functions = pickles is not None
     if not calls_functions:
         notes = (*notes, *list_unsaved_work(resolved, root))
-    undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=calls_functions))
+    cleanup.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=calls_functions))
     folder = working_folder(resolved, root) / resolved.log_folder
     if any(folder.glob(f"{STAGING}*")):
         from hpc_kit.submission.lost_answers import resolve_unanswered
@@ -258,12 +258,12 @@ def _prepare(
             return Submission(job_id, folder / job_id, client, found_again=True)
     # From here on git runs in the background, until the record is committed.
     git = GitQuery(root, resolved.cluster.runs)
-    undo.callback(git.stop)
+    cleanup.callback(git.stop)
     version = str(slurm_version_of(resolved.cluster, client.environ, is_present=True) or "") or None
     record = new_record(resolved, root, command_line, environ, version=version, slurm_cluster=slurm_cluster)
     staging = Staging(folder, text, record, pickles)
-    undo.callback(staging.discard)
-    # They stay if sbatch refuses the job: another submission may count on them by now.
+    cleanup.callback(staging.discard)
+    # The shell files stay if sbatch refuses the job: another submission may use them by now.
     write_shell_files(text, resolved, root)
     sbatch_client = client._replace(environ=cluster_match.with_unused_job_id(folder, environ, client))
     return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, options, (*notes, *excluded))
@@ -275,7 +275,7 @@ def _commit(
     on_submitted: Callable[[Submission], object],
     signals: DeferredSignals,
 ) -> tuple[Submission, bool]:
-    """Write the record of a job in the queue, even if `on_submitted` fails; also return whether Ctrl-C came."""
+    """Write the record of a submitted job, even if `on_submitted` fails. Also return whether Ctrl-C came."""
     staging, interrupted = prepared.staging, False
     staging.record = structs.replace(staging.record, slurm_cluster=result.cluster or prepared.slurm_cluster)
     client = prepared.client.for_cluster(result.cluster)
@@ -293,19 +293,19 @@ def _commit(
 
 
 def _read_git(git: GitQuery, signals: DeferredSignals) -> tuple[GitState, bool]:
-    """Return the state of the code, and whether Ctrl-C cut the wait for it short."""
+    """Return the state of the code, and whether Ctrl-C ended the wait for it."""
     try:
         with signals.interruptible():
             return git.state(), False
     except KeyboardInterrupt:
         git.stop()
-        return GitState(RecordedGit(note="git was not waited for: Ctrl-C")), True
+        return GitState(RecordedGit(note="unknown: Ctrl-C ended the wait for git")), True
 
 
 def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
-    """Yield a note if a stop of an earlier run of a job with [restart] lost more seconds of work than `lead`.
+    """Yield a note if a stop of an earlier run of a job with [restart] lost more work than fits into `lead`.
 
-    Such a program did not save at the stop signal, so a stop loses the work since its last checkpoint.
+    Such a program does not save at the stop signal, so each stop loses the work since its last checkpoint.
     """
     restart = resolved.job.restart
     if restart is None:

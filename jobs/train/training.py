@@ -1,7 +1,7 @@
 """Shared by the training programs: joining the ranks, steps and their timing, checkpoints, log lines and a summary.
 
-This is the only module that imports hpc_kit. Without hpc_kit, every program runs alone or under torchrun, and rank 0
-saves the parameters in one file.
+This is the only module here that imports hpc_kit. Without hpc_kit, every program runs alone or under torchrun, and
+rank 0 saves the parameters in one file.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
 
 @contextmanager
 def join_ranks(options: Options) -> Iterator[tuple[World, Text]]:
-    """Join the ranks; yields the world and the text, after a check that all ranks run the same thing."""
+    """Join the ranks, check that all run the same code and options, and yield the world and the text."""
     with distributed(timeout=options.timeout) as world, explain_timeouts(options.timeout or world.timeout):
         text = read_text_once_per_node(options.data, local_rank=world.local_rank, node_rank=world.node_rank)
         versions = {"Python": platform.python_version(), "torch": torch.__version__}
@@ -125,7 +125,7 @@ def build_model(options: Options, device: torch.device, layers: range | None = N
 
 
 def apply_options(model: GPT, options: Options) -> GPT:
-    """Set up activation checkpointing and torch.compile, layer by layer. No parameter changes its name."""
+    """Set up activation checkpointing and torch.compile, layer by layer. Parameters keep their names."""
     model.recompute = options.recompute
     if options.compile:
         for layer in model.layers.values():
@@ -138,15 +138,17 @@ def autocast(options: Options, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=options.bf16)
 
 
-def adamw(model: nn.Module, options: Options, kind: Callable[..., Optimizer] = AdamW, **more: object) -> Optimizer:
-    """Return AdamW with weight decay for matrices and without for the scales of norms."""
+def adamw(
+    model: nn.Module, options: Options, optimizer_class: Callable[..., Optimizer] = AdamW, **more: object
+) -> Optimizer:
+    """Return AdamW with weight decay for matrices, and without for the scales of norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     scales = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [
         {"params": matrices, "weight_decay": options.weight_decay},
         {"params": scales, "weight_decay": 0.0},
     ]
-    return kind(groups, lr=options.lr, betas=(0.9, 0.95), fused=True, **more)
+    return optimizer_class(groups, lr=options.lr, betas=(0.9, 0.95), fused=True, **more)
 
 
 def learning_rate(options: Options, step: int) -> float:
@@ -158,24 +160,24 @@ def learning_rate(options: Options, step: int) -> float:
 
 
 def new_group_of_all(options: Options, world: World, backend: str | None = None) -> dist.ProcessGroup:
-    """Return another group of all ranks with the time-out of the first one. torch would use its own default."""
+    """Return another group of all ranks with the time-out of the default group instead of torch's own."""
     seconds = options.timeout or world.timeout
     timeout = None if seconds is None else timedelta(seconds=seconds)
     return cast("dist.ProcessGroup", dist.new_group(backend=backend, timeout=timeout))
 
 
 def check_batch(options: Options, text: Text, ranks: int) -> None:
-    """Check the batch and the text before the first step. Every rank computes the same answer.
+    """Check the batch and the text before the first step. All ranks come to the same result.
 
     Raises:
-        SpecError: The batch does not divide, or the text is too short.
+        SpecError: The batch cannot be divided among the ranks, or the text is too short.
     """
     parts = ranks * options.passes
     if options.global_batch % parts:
         lower = options.global_batch // parts * parts
         name = "--accumulate" if options.passes == options.accumulate else "--micro-batches"
         raise SpecError(
-            "the global batch does not divide over the ranks",
+            "the global batch cannot be divided among the ranks",
             found=f"--global-batch {options.global_batch} / ({ranks} ranks * {name} {options.passes})",
             remedy=" or ".join(f"--global-batch {size}" for size in (lower, lower + parts) if size),
         )
@@ -226,36 +228,36 @@ class Step:
             yield MicroBatch(inputs, targets, number == self.passes)
 
     def add_loss(self, loss: Tensor | None) -> None:
-        """Add a part of the mean loss. A rank without the last layers has none."""
+        """Add a part of the mean loss; None on a rank without the last layers."""
         if loss is not None:
             self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
 
 
 @dataclass(frozen=True)
 class Result:
-    """Validation loss before and after the training, the loss of each step, and what this rank measured and keeps."""
+    """Validation loss before and after the training, the loss of each step, the timer and the memory of this rank."""
 
     before: float
     after: float
     losses: Sequence[float]
     timer: StepTimer
-    kept: Mapping[str, int]
+    kept_bytes: Mapping[str, int]
 
 
 class Training:
-    """Everything around the forward pass, the backward pass and the update of a program.
+    """All parts of a training but the forward pass, the backward pass and the update, which stand in the program.
 
-    A context manager. It restores the checkpoint, yields the steps, prints lines, evaluates and saves.
+    A context manager that restores the checkpoint, yields the steps, prints lines, evaluates and saves.
 
     Args:
         options: Options of the program.
         world: The ranks.
         text: The text to train on.
         model: This rank's part of the model. Parameters have the names that they have in the whole model.
-        optimizer: Its optimizer.
+        optimizer: The optimizer of `model`.
         compute_loss: Returns the mean loss of inputs and targets, or None on a rank that does not compute it.
         share: This rank's share of each batch, and the number of shares.
-        stages: Number of sets of layers into which the ranks divide.
+        stages: Number of groups of ranks with different layers (pipeline stages).
         replica: The DistributedDataParallel around the model, if there is one.
         facts: More values for the summary.
     """
@@ -280,9 +282,10 @@ class Training:
         self.replica = replica
         self.timer = StepTimer(world, None if options.unwatched else replica, is_measured=not options.unwatched)
         self.prefetcher = Prefetcher(self._windows_of_step, world.device)
-        self.kept: dict[str, int] = {}
+        self.kept_bytes: dict[str, int] = {}
         self.losses: list[float] = []
-        self.latest: list[Tensor | None] = []
+        self.new_losses: list[Tensor | None] = []  # of the steps since the last line
+        self.first = self.number = 0  # the first step and the current one
         names = ("steps", "global_batch", "seed", "data", "lr", "warmup", "weight_decay", "clip", "bf16")
         self.checkpointer = Checkpointer(
             options.checkpoint,
@@ -302,12 +305,12 @@ class Training:
         return self
 
     def _restore(self) -> int:
-        """Return the first step; that of the checkpoint if there is one."""
+        """Load the checkpoint, if there is one, and return the first step."""
         decay = [group["weight_decay"] for group in self.optimizer.param_groups]
-        stages = list(self.model) if isinstance(self.model, nn.ModuleList) else self.model
-        first, steps = self.checkpointer.restore(model=stages, optimizer=self.optimizer), self.options.steps
+        modules = list(self.model) if isinstance(self.model, nn.ModuleList) else self.model
+        first, steps = self.checkpointer.restore(model=modules, optimizer=self.optimizer), self.options.steps
         for group, value in zip(self.optimizer.param_groups, decay, strict=True):
-            group["weight_decay"] = value  # of this command line, even if the checkpoint was made with another one
+            group["weight_decay"] = value  # a change on the command line applies to the resumed training
         if first >= steps and self.options.resume:
             raise SpecError(
                 "the checkpoint leaves nothing to train",
@@ -322,15 +325,15 @@ class Training:
         with self._exit:
             if kind is None and self.result:
                 self.checkpointer.save(self.options.steps - 1)
-                self._conclude(self.result)
+                self._report_end(self.result)
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps from the first one, or the one after the checkpoint, to the last one."""
         options, world = self.options, self.world
         if self.first >= options.steps:
-            return  # a restart after the last save: the training was complete
+            return  # the training was complete before this restart
         if self.first and self.replica:
-            self._order_buckets()
+            self._rebuild_buckets()
         before = after = self.evaluate()
         parameters = f"{options.model.parameters:,}".replace(",", " ")
         self.report(f"start   ranks {world.world_size}, parameters {parameters}, text {self.text}")
@@ -344,7 +347,7 @@ class Training:
                 self.number = number
                 yield step
                 self.timer.end_step()
-                self.latest.append(step.loss)
+                self.new_losses.append(step.loss)
                 end_profiled_step()
                 done = number + 1
                 progress(number, total=options.steps)
@@ -357,21 +360,21 @@ class Training:
                     break
                 if options.eval_every and done % options.eval_every == 0:
                     self.report(f"step {done}/{options.steps}   validation loss {self.evaluate():.2f}")
-                # The losses show one step later that parameters are not finite. The old checkpoint is better then.
+                # Check the norm before a save: the losses show only in the next step that parameters are not finite.
                 if self.checkpointer.step(
                     number, partial(self._require_finite, self.norm, "norm of the gradients in", done)
                 ):
                     raise TrainingStopped.at_step(done, options.steps, self.checkpointer.latest)
-        self.result = Result(before, after, self.losses, self.timer, self.kept)
+        self.result = Result(before, after, self.losses, self.timer, self.kept_bytes)
 
-    def _order_buckets(self) -> None:
-        """Run a backward pass and discard its gradients.
+    def _rebuild_buckets(self) -> None:
+        """Make DistributedDataParallel rebuild its buckets before the first step of a resumed training.
 
-        DistributedDataParallel rebuilds its buckets after the first backward pass, and the last bit of a sum over more
-        than two ranks depends on them. A resumed training must therefore rebuild them before its first step.
+        It rebuilds them after the first backward pass, and the last bit of a sum over more than two ranks depends on
+        them. So run a backward pass, and discard its gradients: the losses are then those of an unbroken training.
         """
-        nothing = torch.zeros(1, self.options.sequence, dtype=torch.long, device=self.world.device)
-        loss = self.compute_loss(nothing, nothing)
+        zeros = torch.zeros(1, self.options.sequence, dtype=torch.long, device=self.world.device)
+        loss = self.compute_loss(zeros, zeros)
         if loss is not None:
             loss.backward()
         self.optimizer.zero_grad()
@@ -390,7 +393,7 @@ class Training:
         )
         if self.number == self.first:
             gradients = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
-            self.kept["gradients"] = count_local_bytes(gradients)
+            self.kept_bytes["gradients"] = count_local_bytes(gradients)
 
     @torch.no_grad()
     def evaluate(self) -> float:
@@ -430,8 +433,8 @@ class Training:
     def _count_kept_bytes(self) -> None:
         optimizer = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer has one inside
         moments = [value for state in optimizer.state.values() for value in state.values()]
-        self.kept = {"parameters": count_local_bytes(self.model.parameters()), **self.kept}
-        self.kept["optimizer"] = count_local_bytes(moments)
+        self.kept_bytes = {"parameters": count_local_bytes(self.model.parameters()), **self.kept_bytes}
+        self.kept_bytes["optimizer"] = count_local_bytes(moments)
 
     def _require_finite(self, value: float | Tensor, what: str, step: int) -> float:
         """Return a loss or norm. All ranks have the same losses, so all stop together.
@@ -451,11 +454,11 @@ class Training:
     def _print_step(self, done: int) -> None:
         """Print the loss of the last step, and the speed of the steps since the line before."""
         # The loss of a step is the mean over the ranks that computed one.
-        total = torch.zeros(len(self.latest), 2, dtype=torch.float64, device=self.world.device)
-        for row, loss in zip(total, self.latest, strict=True):
+        total = torch.zeros(len(self.new_losses), 2, dtype=torch.float64, device=self.world.device)
+        for row, loss in zip(total, self.new_losses, strict=True):
             if loss is not None:
                 row[0], row[1] = loss, 1
-        self.latest.clear()
+        self.new_losses.clear()
         dist.all_reduce(total)
         losses = (total[:, 0] / total[:, 1]).tolist()
         for number, loss in enumerate(losses, len(self.losses) + 1):
@@ -465,15 +468,15 @@ class Training:
         speed = self.timer.collect(self.options.global_batch * self.options.sequence)
         self.report(f"step {done}/{self.options.steps}   loss {losses[-1]:.2f}{speed or ''}")
 
-    def _conclude(self, result: Result) -> None:
-        """Print the run in a few lines, and write summary.json and steps.json; a collective."""
+    def _report_end(self, result: Result) -> None:
+        """Print a summary, and write summary.json and steps.json. All ranks take part."""
         options, world = self.options, self.world
         speed = report_training(
             world,
             self.timer,
             self.report,
             losses=result.losses,
-            kept=result.kept,
+            kept=result.kept_bytes,
             tokens=options.global_batch * options.sequence,
             flops=flops_over_peak(options, world.device, float(self.facts.get("devices", world.world_size))),
             loss_first=result.before,
@@ -489,14 +492,14 @@ def clip_gradients(
 ) -> Tensor:
     """Scale the gradients down to a norm of `largest`, and return the norm that they had.
 
-    Every rank adds up the squares that it has. A gradient that several ranks have whole would be counted by each of
-    them, so it counts less. The parts of a sharded gradient are on fewer ranks, so they count more.
+    Every rank sums the squares of its gradients, and all ranks add up these sums. A gradient that is on n ranks would
+    count n times, so its square is divided by n.
 
     Args:
         parameters: The parameters of this rank, with gradients.
         largest: The largest norm.
-        stages: Number of sets of layers into which the ranks divide; the ranks of one set share its gradients.
-        device: Device of the ranks' messages; offloaded gradients are elsewhere. Default: the device of the gradients.
+        stages: Number of groups of ranks with different layers.
+        device: Device on which ranks exchange the norm, if gradients are offloaded. Default: that of the gradients.
     """
     ranks = dist.get_world_size() // stages
     by_parts, by_mesh = defaultdict[int, list[Tensor]](list), defaultdict[object, list[Tensor]](list)
@@ -517,7 +520,7 @@ def clip_gradients(
     squares = [(get_total_norm(held) ** 2 * parts / ranks).to(device) for parts, held in by_parts.items()]
     square = torch.stack(squares).sum()
     if stages == 1 and set(by_parts) == {1}:
-        square *= ranks  # every rank has every gradient, so no message is needed
+        square *= ranks  # every rank has every gradient, so the sum over the ranks is known
     else:
         dist.all_reduce(square)
     norm = square.sqrt()
@@ -527,7 +530,7 @@ def clip_gradients(
 
 
 def count_local_bytes(tensors: Iterable[Any]) -> int:
-    """Return the bytes of those parts of tensors that are on this rank."""
+    """Return the bytes that tensors take on this rank."""
     parts = [tensor.to_local() if hasattr(tensor, "placements") else tensor for tensor in tensors]
     return sum(part.numel() * part.element_size() for part in parts)
 
@@ -568,12 +571,12 @@ def flops_over_peak(options: Options, device: torch.device, devices: float) -> f
 
 @dataclass
 class Curve:
-    """Losses and times by update of a parameter server, or by step, which has one gradient of each worker."""
+    """Losses and times of the updates of a parameter server, or of steps with one update for each worker."""
 
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     staleness: float = 0.0
-    """Mean number of updates between the parameters of a gradient and its own update."""
+    """Mean number of updates that a gradient was late: those after its parameters were read."""
 
     def smooth(self, count: int) -> dict[int, float]:
         """Return the mean of the last `count` losses by step."""
@@ -581,13 +584,13 @@ class Curve:
         return {end: statistics.fmean(self.losses[end - first : end]) for end in range(first, len(self.losses) + 1)}
 
     def per_step(self, updates: int) -> Curve:
-        """Return the curve with one entry per step of so many updates."""
+        """Return the curve of steps that have so many updates each."""
         losses = [sum(part) / updates for part in zip(*[iter(self.losses)] * updates, strict=True)]
         return Curve(losses, self.seconds[updates - 1 :: updates], self.staleness)
 
 
 def compare_curves(curves: dict[str, Curve], count: int) -> tuple[list[str], dict[str, float]]:
-    """Return the steps and seconds to a loss that all curves reach, as lines and as values."""
+    """Return the steps and seconds that each curve needs to the lowest loss that all reach, as lines and as values."""
     target = max(min(curve.smooth(count).values()) for curve in curves.values())
     lines, facts = [], {"loss_reached": target}
     for name, curve in curves.items():

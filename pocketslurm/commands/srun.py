@@ -152,27 +152,27 @@ class _Srun:
         terminal = open_terminal(self.options, self.messages)
         streams = self._open_streams(placed)
         step = RunningStep(created, self._policy(), self.messages)
-        # A connection to the database must not live through the fork of a task.
+        # A connection to the database must not be open when a task is forked.
         self.state.close()
         umask = int(self.environ.get("SLURM_UMASK") or oct(placed[0].context.umask), 8)
         launched = True
-        # A task whose files cannot be opened fails alone. With an MPI, `wait` then ends the others, which wait for it.
+        # A task whose files cannot be opened fails alone. In an MPI program, `wait` then ends the other tasks.
         for task in launch.list_tasks(self.state, placed, self.environ):
             part = step.part(task)
-            part_streams, place = streams[part.index], part.place(task)
+            part_streams, position = streams[part.index], part.position(task)
             try:
                 task_streams = (
-                    part_streams.connect_terminal(place, terminal) if terminal else part_streams.connect(place)
+                    part_streams.connect_terminal(position, terminal) if terminal else part_streams.connect(position)
                 )
             except OSError as error:
                 processes.write_slurmstepd_error(f"Could not open file {error.filename}: {error.strerror}")
-                step.failed(task)
+                step.record_launch_failure(task)
                 launched = False
                 continue
-            step.started(start_task(pmi.connect(task) if pmi else task, task_streams, self.folder, umask), task)
-            part_streams.started()
+            step.record_start(start_task(pmi.connect(task) if pmi else task, task_streams, self.folder, umask), task)
+            part_streams.close_task_ends()
             if pmi is not None:
-                pmi.started()
+                pmi.close_task_end()
         with terminal.raw() if terminal else contextlib.nullcontext():
             step.wait(streams[0], pmi, launched=launched)
         record_end(self.state, step.parts)

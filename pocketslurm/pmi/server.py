@@ -50,7 +50,7 @@ class PmiServer:
         }
         return task._replace(environ={**task.environ, **found}, extra_fd=task_end.fileno())
 
-    def started(self) -> None:
+    def close_task_end(self) -> None:
         """Close the ends of the connections that belong to tasks."""
         if self._task_end is not None:
             self._task_end.close()

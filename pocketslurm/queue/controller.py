@@ -1,7 +1,7 @@
 """The controller: schedules jobs, forks a supervisor for each, recovers lost jobs, and ends with the last job.
 
-Supervisors continue without the controller. It imports everything that it and they need when it starts, because the
-files of the package may change while a queue runs.
+Supervisors continue if the controller is killed. The controller imports all modules that it and they need at its start,
+because an upgrade may replace the files of the package while a queue runs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ LOOK_SECONDS = 2.0
 """Seconds between two checks for dead supervisors and for a deleted state directory."""
 
 _PURGE_SECONDS = 60.0
+"""Seconds between two deletions of old jobs."""
+
+_MAX_LOSSES = 3
+_SHORT_RUN_SECONDS = 10.0
+"""A job that has lost its supervisor so often, now after such a short run, is held."""
 
 
 class Controller:
-    """The process that schedules the queue. Only the owner of the lock does."""
+    """The process that schedules the queue. It owns the lock, so there is only one."""
 
     def __init__(self, state: StateDirectory, lock: int) -> None:
         self.state = state
@@ -47,7 +52,7 @@ class Controller:
         self._supervisors: dict[int, int] = {}
         self._next_purge = 0.0
         self._ready = False
-        self._sleeper = messages.WakeupPipe(state.directory, messages.CONTROLLER)
+        self._wakeup_pipe = messages.WakeupPipe(state.directory, messages.CONTROLLER)
 
     def run(self) -> None:
         """Run passes until the queue is empty or its directory is deleted."""
@@ -55,7 +60,7 @@ class Controller:
         resources.raise_limits()
         while not self._directory_gone():
             try:
-                next_pass_at = self._look()
+                next_pass_at = self._run_pass()
             except (OSError, sqlite3.Error) as error:
                 # A full disk or a full process table may be better at the next pass.
                 if is_damaged(error):
@@ -67,20 +72,20 @@ class Controller:
                 break
             self._report_ready()
             self.state.close()
-            self._sleeper.sleep(min(next_pass_at - now(), LOOK_SECONDS) if next_pass_at else LOOK_SECONDS)
-        self._sleeper.close()
+            self._wakeup_pipe.sleep(min(next_pass_at - now(), LOOK_SECONDS) if next_pass_at else LOOK_SECONDS)
+        self._wakeup_pipe.close()
 
-    def _look(self) -> float | None:
-        """Run one pass. Return when the next one is due at the latest (0: open), or None when all work is done."""
+    def _run_pass(self) -> float | None:
+        """Run one pass. Return the latest time of the next one (0: any time), or None if the queue is empty."""
         self._reap()
         self.state.reload()
-        self._recover_lost()
+        self._recover_lost_jobs()
         self._purge()
         with self.state.transaction():
             outcome = SchedulingPass(self.state, now()).run()
         for job in outcome.started:
             self._supervise(job)
-        return None if self._leave() else outcome.next_pass_at
+        return None if self._unregister_if_idle() else outcome.next_pass_at
 
     def _report_ready(self) -> None:
         if not self._ready:
@@ -88,9 +93,9 @@ class Controller:
             with self.state.transaction():
                 self.state.set_meta(controller_start.READY, processes.identity(os.getpid()))
 
-    def _leave(self) -> bool:
+    def _unregister_if_idle(self) -> bool:
         """Unregister if the queue is empty, so that the next submission starts a new controller."""
-        # In one transaction: a job that is submitted between both statements would have no controller.
+        # One transaction, because a job that is submitted between the statements would have no controller.
         with self.state.transaction():
             left = self.state.execute("SELECT count(*) FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing")
             if int(left.fetchone()[0]) or self._supervisors:
@@ -102,11 +107,11 @@ class Controller:
         for pid in processes.reap():
             self._supervisors.pop(pid, None)
 
-    def _recover_lost(self) -> None:
-        """Recover jobs without a supervisor: it was killed, or the machine was restarted."""
+    def _recover_lost_jobs(self) -> None:
+        """Recover jobs whose supervisor was killed, or was lost when the machine was restarted."""
         for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
-            mine = job.job_id in self._supervisors.values()
-            if not mine and not processes.is_alive(job.supervisor):
+            is_mine = job.job_id in self._supervisors.values()
+            if not is_mine and not processes.is_alive(job.supervisor):
                 clear_leftovers(self.state, job, spare={os.getpid(), *self._supervisors})
                 log(recover_lost_job(self.state, job))
 
@@ -118,7 +123,7 @@ class Controller:
             self._supervisors[pid] = job.job_id
             return
         try:
-            # The lock of the controller is held until all copies of its file descriptor are closed.
+            # Close all files: otherwise this process would keep the lock after the end of the controller.
             signal.set_wakeup_fd(-1)
             processes.close_files()
             os.setsid()
@@ -137,7 +142,7 @@ class Controller:
             self.state.purge(now())
 
     def _directory_gone(self) -> bool:
-        # A new directory may have the same path, but not this lock file.
+        # The path may exist again: only the lock file shows that the directory was deleted.
         return os.fstat(self._lock).st_nlink == 0
 
 
@@ -153,10 +158,6 @@ def main(state: StateDirectory, lock: int) -> NoReturn:
         with contextlib.suppress(Exception):
             state.close()
         os._exit(0)
-
-
-_MAX_LOSSES = 3
-_SHORT_RUN_SECONDS = 10.0
 
 
 def clear_leftovers(state: StateDirectory, job: Job, spare: Collection[int]) -> None:
@@ -177,13 +178,13 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
         job = state.job(job.job_id) or job
         if not (job.state == "RUNNING" or job.completing) or processes.is_alive(job.supervisor):
             return ""
-        # It got nodes, but its supervisor ended before it registered.
+        # The supervisor ended before it registered.
         if job.state == "RUNNING" and not job.supervisor:
             return _requeue_unstarted(state, job)
         for step in [step for part in state.components(job) for step in state.steps(part.job_id)]:
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
-        # It was being requeued.
+        # The job was being requeued.
         if job.state == "PENDING":
             put_back(state, job)
             return f"JobId={job.display_id} requeued without its supervisor"
@@ -193,10 +194,10 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
         if job.batch:
             _write_node_failure(job)
         if job.batch and job.requeue:
-            ends_too_soon = job.restart_count >= _MAX_LOSSES and now() - job.start_time < _SHORT_RUN_SECONDS
-            # A job that kills its supervisor each time would restart forever.
-            put_back(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if ends_too_soon else job)
-            return f"JobId={job.display_id} lost its supervisor, requeued{' and held' * ends_too_soon}"
+            is_held = job.restart_count >= _MAX_LOSSES and now() - job.start_time < _SHORT_RUN_SECONDS
+            # Hold a job that kills its supervisor each time. It would restart forever.
+            put_back(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if is_held else job)
+            return f"JobId={job.display_id} lost its supervisor, requeued{' and held' if is_held else ''}"
         state.update_components(job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0)
         state.update_components(job.job_id, completing=False)
         return f"JobId={job.display_id} lost its supervisor: NODE_FAIL"
@@ -204,11 +205,11 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
 
 def _requeue_unstarted(state: StateDirectory, job: Job) -> str:
     """Requeue a job that got nodes but no supervisor; hold it after a few attempts."""
-    held = job.attempt - job.restart_count > _MAX_LOSSES
-    hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
+    is_held = job.attempt - job.restart_count > _MAX_LOSSES
+    hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if is_held else {}
     state.update_components(job.job_id, completing=False)
     state.update_components(job.job_id, state="PENDING", start_time=0.0, **NOTHING_ALLOCATED, **hold)
-    return f"JobId={job.display_id} was not started, requeued{' and held' * held}"
+    return f"JobId={job.display_id} was not started, requeued{' and held' if is_held else ''}"
 
 
 def _write_node_failure(job: Job) -> None:

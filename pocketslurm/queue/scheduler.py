@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 DEPTH = 1000
-"""Pending jobs that one pass looks at; the rest comes when these are gone."""
+"""Number of pending jobs that one pass considers. The next jobs follow when these have left the queue."""
 
 REQUEUED_HELD = "job requeued in held state"
 LAUNCH_FAILED_HELD = "launch failed requeued held"
@@ -46,11 +46,11 @@ class SchedulingPass:
         self.running = state.jobs("state = 'RUNNING' OR completing")
         self.totals = nodes.all_of(state)
         self.free = node_selection.free_nodes(self.totals, self.running)
-        # Without reservations, small jobs would start again and again before a large one.
+        # Nodes reserved for earlier jobs. Otherwise a large job would wait as long as small ones come.
         self.reserved: set[str] = set()
 
     def run(self) -> PassResult:
-        """Start what can be started."""
+        """Start the jobs that can start, and store the reasons of the other jobs."""
         first = f"priority DESC, job_id LIMIT {DEPTH}"
         for job in self.state.jobs("state = 'PENDING' AND NOT completing AND het_offset = 0", order=first):
             parts = self.state.components(job)
@@ -69,7 +69,7 @@ class SchedulingPass:
     def _why_not_yet(self, job: Job) -> str | None:
         """Return the reason why a job cannot start yet, before nodes are considered; None if there is none."""
         if job.holder and not processes.is_alive(job.holder):
-            # The srun that waited for it was killed.
+            # The srun or salloc that waits for the job was killed.
             self._drop(job, "CANCELLED", "None")
             return "None"
         if job.deadline:
@@ -77,7 +77,7 @@ class SchedulingPass:
             if job.deadline <= self.now:
                 self._drop(job, "DEADLINE", "DeadLine")
                 return "DeadLine"
-        if job.dependency and (reason := self._dependency(job)):
+        if job.dependency and (reason := self._check_dependency(job)):
             return reason
         if job.priority == 0:
             # The reason of a held job shows who may release it.
@@ -93,11 +93,11 @@ class SchedulingPass:
         """End a job that has not started."""
         self.state.update_components(job.leader_id, state=state, reason=reason, end_time=self.now)
 
-    def _dependency(self, job: Job) -> str | None:
+    def _check_dependency(self, job: Job) -> str | None:
         found = outlook(self.state, job, self.now)
         self._wake_at(found.next_look_at)
         if found.verdict is Verdict.MET:
-            # With aftercorr, some tasks of an array may still wait for theirs.
+            # With aftercorr, some tasks of an array may still wait for their task of the other array.
             if not ready_tasks(self.state, job):
                 self.state.update_job(job.job_id, dependency="")
             return None
@@ -162,7 +162,7 @@ class SchedulingPass:
             [ComponentRequest(request, self._free(totals), totals) for request, totals in requests]
         )
         if found is None:
-            return self._reasons(requests)
+            return self._pending_reasons(requests)
         for job, shares in zip(parts, found, strict=True):
             self._begin(job, shares)
         return [None] * len(parts)
@@ -172,22 +172,22 @@ class SchedulingPass:
         names = {node.name for node in totals} - self.reserved
         return [node for node in self.free if node.name in names]
 
-    def _reasons(self, requests: list[tuple[JobRequest, list[NodeResources]]]) -> list[str | None]:
+    def _pending_reasons(self, requests: list[tuple[JobRequest, list[NodeResources]]]) -> list[str | None]:
         """Return the reasons of components without nodes; a job that could never start reserves no nodes."""
         if len(requests) == 1 or select_for_components(
             [ComponentRequest(request, totals, totals) for request, totals in requests]
         ):
             return [self._reserve(*each) for each in requests]
-        there = {node.name for _, totals in requests for node in totals}
-        too_many = sum(request.min_nodes for request, _ in requests) > len(there)
+        names = {node.name for _, totals in requests for node in totals}
+        too_many = sum(request.min_nodes for request, _ in requests) > len(names)
         return ["PartitionNodeLimit" if too_many else "Resources"] * len(requests)
 
     def _reserve(self, request: JobRequest, totals: list[NodeResources]) -> str:
         """Reserve the nodes that a job could use, so that no later job gets them. Return the job's reason."""
         wanted = candidates(request, totals)
-        behind = bool(wanted & self.reserved)
+        is_behind = bool(wanted & self.reserved)
         self.reserved |= wanted
-        return "Priority" if behind else "Resources"
+        return "Priority" if is_behind else "Resources"
 
     def _begin(self, job: Job, shares: list[NodeShare]) -> None:
         changes: dict[str, object] = {

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 2.0
 _ENDING_SECONDS = 0.03
+"""Seconds between two checks, and between two checks of a job that ends."""
+
 _GRACE_SECONDS = 1.0
 """Seconds that an srun gets to kill its tasks before it is killed itself."""
 
@@ -36,15 +38,15 @@ class Supervisor:
     def __init__(self, state: StateDirectory, job: Job) -> None:
         self.state = state
         self.job = job
-        self._sleeper = messages.WakeupPipe(state.directory, job.job_id)
+        self._wakeup_pipe = messages.WakeupPipe(state.directory, job.job_id)
         self._name = processes.identity(os.getpid())
-        self._ending = False
-        self._kill_at = 0.0  # of time.monotonic(): SIGKILL after KillWait
-        self._force_at = 0.0  # the same, for sruns that do not end their tasks
+        self._is_ending = False
+        self._kill_at = 0.0  # time.monotonic() of SIGKILL, after KillWait
+        self._force_at = 0.0  # time.monotonic() at which sruns that have not killed their tasks are killed
         self._pid = 0
         self._stderr = -1
         self._status: int | None = None
-        self._warned = False
+        self._is_signalled = False
         self._oom = resources.OomCounter()
         self._ended_components: set[int] = set()
 
@@ -66,7 +68,7 @@ class Supervisor:
             if self._check():
                 self._record_end()
                 return True
-            self._sleeper.sleep(self._seconds_to_sleep())
+            self._wakeup_pipe.sleep(self._seconds_to_sleep())
         except (OSError, sqlite3.Error) as error:
             # A full disk must not end a job, so the next check tries again.
             if not is_damaged(error):
@@ -96,7 +98,7 @@ class Supervisor:
             self._stderr = batch_step.open_error_log(self.job)
         orders = [messages.decode_order(*stored) for stored in self.state.take_orders(self.job.job_id)]
         self._end(next((order.why for order in orders if isinstance(order, messages.Cancel)), ""))
-        # Wait statuses: ended by SIGTERM, and exit code 0.
+        # The wait status of a script that SIGTERM has ended, or of success.
         self._status = signal.SIGTERM if self.job.batch else 0
 
     def _launch(self) -> None:
@@ -110,7 +112,7 @@ class Supervisor:
         """Handle orders and time limits. Return True when the job and all its processes have ended."""
         self._status = processes.reap().get(self._pid, self._status)
         job = self.state.job(self.job.job_id) if self.state.exists() else None
-        # A new directory of the same name may have another job with this id.
+        # The directory may have been deleted, and a new one may have another job with this id.
         if job is None or job.supervisor != self._name:
             self._kill_and_exit()
         self.job = job
@@ -118,17 +120,17 @@ class Supervisor:
         for kind, value in self.state.take_orders(job.job_id):
             self._handle_order(kind, value)
         self._release_components()
-        # The holder is the salloc or srun of an allocation without a script.
+        # An allocation without a script belongs to a salloc or an srun, the holder.
         if job.holder and self._status is None and not processes.is_alive(job.holder):
             self._status = signal.SIGKILL
-        if self._status is None and not self._ending:
-            self._watch_clock()
-        if self._status is not None and not self._ending:
+        if self._status is None and not self._is_ending:
+            self._check_time_limits()
+        if self._status is not None and not self._is_ending:
             self._end_after_script()
-        return self._ending and self._has_ended()
+        return self._is_ending and self._has_ended()
 
-    def _watch_clock(self) -> None:
-        """End the job, or a component of it, at its time limit, and send the signal of --signal before."""
+    def _check_time_limits(self) -> None:
+        """End the job or a component at its time limit. Send the signal of --signal before."""
         minute = self.state.settings.minute
         for part in self._running_components():
             end = end_of_time(part, minute)
@@ -141,20 +143,20 @@ class Supervisor:
                     return
                 self._end_component(part.job_id, "TIME LIMIT")
         warning = warning_signal(self.job, minute)
-        if warning and not self._warned and now() >= warning.moment:
-            self._warned = True
+        if warning and not self._is_signalled and now() >= warning.moment:
+            self._is_signalled = True
             # A stopped task handles no signal, so SIGCONT comes first.
             target = "batch" if warning.batch_shell else "steps"
             self._send_signal(signal.SIGCONT, target)
             self._send_signal(warning.number, target)
 
     def _seconds_to_sleep(self) -> float:
-        """Return seconds to sleep, unless an order arrives earlier."""
-        if self._ending:
+        """Return the seconds to the next check. An order ends the sleep earlier."""
+        if self._is_ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
         ends = [end_of_time(part, minute) for part in self._running_components()]
-        warning = None if self._warned else warning_signal(self.job, minute)
+        warning = None if self._is_signalled else warning_signal(self.job, minute)
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
@@ -231,9 +233,9 @@ class Supervisor:
 
     def _end(self, why: str) -> None:
         """Send SIGTERM to all processes and write to the log; SIGKILL follows after KillWait."""
-        if self._ending:
+        if self._is_ending:
             return
-        self._begin_to_end()
+        self._start_ending()
         if self._stderr >= 0 and self._status is None:
             processes.write_cancellation(f"JOB {self.job.job_id} ON {self.job.nodes[0]}", why, self._stderr)
         for step in job_processes.running_steps(self.state, self.job):
@@ -242,19 +244,19 @@ class Supervisor:
         if self._pid and self._status is None:
             processes.terminate([self._pid])
 
-    def _begin_to_end(self) -> None:
-        self._ending, self._kill_at = True, time.monotonic() + self.state.settings.kill_wait
+    def _start_ending(self) -> None:
+        self._is_ending, self._kill_at = True, time.monotonic() + self.state.settings.kill_wait
 
     def _end_after_script(self) -> None:
         """End the job after its script: cancel running steps, and kill other processes."""
-        state, reason = self._verdict()
+        state, reason = self._final_state()
         with self.state.transaction():
             self.state.update_components(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
-        self._begin_to_end()
+        self._start_ending()
         for step in job_processes.running_steps(self.state, self.job):
             self._send_to_step(step, "cancel")
 
-    def _verdict(self) -> tuple[str, str]:
+    def _final_state(self) -> tuple[str, str]:
         """Return the job's state and reason after the end of its script."""
         status = self._status or 0
         if status == 0:
@@ -263,13 +265,13 @@ class Supervisor:
         if resources.is_any_killed(status, ends) and self._oom.rose():
             self._status = resources.OUT_OF_MEMORY
             return "OUT_OF_MEMORY", "OutOfMemory"
-        # The names are Slurm's: a script that a signal ended is a JobLaunchFailure.
+        # Slurm's name for a script that a signal ended is JobLaunchFailure.
         return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
 
     def _has_ended(self) -> bool:
         if time.monotonic() >= self._kill_at:
             self._kill()
-        # After the second kill, `reap` in `_check` finds the end of the script.
+        # The script has not ended, or its end will be found by the next `_check`.
         if self._pid and self._status is None:
             return False
         # Slurm also kills the background processes of a script that has ended.
@@ -277,7 +279,7 @@ class Supervisor:
         return not job_processes.job_pids(self.state, self.job)
 
     def _kill(self) -> None:
-        """Kill the tasks through their sruns, which record it; after a second kill all processes."""
+        """Let each srun kill its tasks and record it. Some time later, kill all processes that are left."""
         if not self._force_at:
             self._force_at = time.monotonic() + _GRACE_SECONDS
             for step in job_processes.running_steps(self.state, self.job):
@@ -312,7 +314,7 @@ class Supervisor:
             else:
                 self.state.update_components(job.job_id, completing=False, exit_code=status)
         shutil.rmtree(batch_step.script_path(self.state, job).parent, ignore_errors=True)
-        self._sleeper.close()
+        self._wakeup_pipe.close()
         controller_start.ensure_running(self.state)
 
 

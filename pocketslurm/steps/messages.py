@@ -75,13 +75,13 @@ class TaskExits:
         self.killed = False
         self._oom_reported = False
 
-    def ended(self, node: str, tasks: Sequence[int], status: int) -> str | None:
+    def record(self, node: str, tasks: Sequence[int], status: int) -> str | None:
         """Record tasks of a node that ended with the same status. Return the line to print, if any."""
-        self._record(status)
-        text = self._words(status)
+        self._keep_highest(status)
+        text = self._describe_end(status)
         return text and f"{node}: {format_tasks(tasks)}: {text}"
 
-    def _record(self, status: int) -> None:
+    def _keep_highest(self, status: int) -> None:
         """Record the status if it is the highest: out of memory, then signals, then exit codes."""
         self.bad = self.bad or status != 0
         if status != OUT_OF_MEMORY and os.WIFSIGNALED(status):
@@ -89,7 +89,7 @@ class TaskExits:
         if self.status is None or _rank(status) > _rank(self.status):
             self.status = status
 
-    def _words(self, status: int) -> str | None:
+    def _describe_end(self, status: int) -> str | None:
         # slurmstepd reports an out-of-memory kill once for each step, not for each task.
         if status == OUT_OF_MEMORY:
             reported, self._oom_reported = self._oom_reported, True

@@ -1,4 +1,4 @@
-"""Runs one step: waits for its tasks, handles signals, orders and timers, and records the result."""
+"""Runs one step: waits for its tasks, handles signals, orders and timers, and records how the step ended."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 
 GROUP_SECONDS = 0.1
-"""slurmstepd waits so long for other tasks of its node that end alike."""
+"""Ends of tasks of one node within this time are reported together, as by slurmstepd."""
 
 SIGNALS = (
     signal.SIGINT, signal.SIGQUIT, signal.SIGCONT, signal.SIGTERM, signal.SIGHUP,
     signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""Signals that srun handles; all other signals have their default action."""
+"""Signals that srun handles. All other signals have their default action."""
 
 _DRAIN_SECONDS = 2.0
+"""After the last task has ended, its output is read for this long."""
 
 
 class RunningStep:
@@ -51,7 +52,7 @@ class RunningStep:
         messages: Prints messages of srun.
 
     Attributes:
-        parts: Its parts, one for each component.
+        parts: The parts of the step, one for each component.
     """
 
     def __init__(
@@ -69,23 +70,23 @@ class RunningStep:
             self.parts.append(RunningPart(each, list(self.parts), policy, messages, self._timers, self._processes))
         self._selector = selectors.DefaultSelector()
         self._ended: list[tuple[TaskSpec, int]] = []
-        self._interrupted = -9.0  # never yet: long before any value of time.monotonic()
+        self._interrupted_at = float("-inf")
         self._oom = OomCounter()
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
-        # The handlers do nothing: each signal writes its number to the pipe, and the event loop reads it there.
+        # The handlers do nothing. Python writes the number of each signal to the pipe, which the event loop reads.
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
-    def started(self, pid: int, task: TaskSpec) -> None:
+    def record_start(self, pid: int, task: TaskSpec) -> None:
         """Record a started task."""
         self.part(task).running[pid] = task
 
-    def failed(self, task: TaskSpec) -> None:
+    def record_launch_failure(self, task: TaskSpec) -> None:
         """Record a task whose files could not be opened."""
         part = self.part(task)
         self._messages.error(f"task {task.number - part.first} launch failed: Slurmd could not connect IO")
-        part.exits.ended(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
+        part.exits.record(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
 
     def abort(self) -> None:
         """End all parts with SIGKILL."""
@@ -99,15 +100,15 @@ class RunningStep:
 
     def part(self, task: TaskSpec) -> RunningPart:
         """Return the part of a task."""
-        return next(part for part in self.parts if part.has(task))
+        return next(part for part in self.parts if part.contains(task))
 
     @property
     def _running(self) -> list[TaskSpec]:
         return [task for part in self.parts for task in part.running.values()]
 
     def _processes(self, part: RunningPart) -> list[int]:
-        """Return the pids of a part. srun adopts the orphans of tasks; the last part owns them."""
-        # Reading the whole process table is slow, and needless without children.
+        """Return the pids of a part. Orphans, which srun has adopted, belong to the last part that runs."""
+        # Without children, there is no need to read the process table, which is slow.
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -117,21 +118,24 @@ class RunningStep:
         return [process.pid for process in processes.descendants([os.getpid()])]
 
     def wait(self, streams: StepStreams, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
-        """Run the event loop until the step has ended, and serve its MPI programs."""
+        """Run the event loop until the step has ended, and serve its MPI programs.
+
+        `launched`: all tasks have started.
+        """
         self._mover = StreamMover(self._selector, streams, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
         for part in self.parts:
             self._selector.register(part.inbox.fd, selectors.EVENT_READ, lambda part=part: self._on_orders(part))
         if pmi is not None:
             pmi.serve(self._selector, self.abort)
-            if not launched:  # other tasks would wait for it forever
+            if not launched:  # MPI programs would wait forever for the missing task
                 self.abort()
-        # Tasks may have ended before the loop, and their SIGCHLD may have come before the pipe was read.
+        # Tasks may already have ended.
         self._reap()
         self._finish_if_over()
-        while self._running or self._ended or not self._mover.drained:
-            for key, _ in self._selector.select(self._timers.how_long()):
-                # An earlier callback of this round may have closed this file.
+        while self._running or self._ended or not self._mover.is_drained:
+            for key, _ in self._selector.select(self._timers.seconds_to_next()):
+                # An earlier callback of this round may have closed the file.
                 if key.fd in self._selector.get_map():
                     key.data()
             self._timers.run()
@@ -147,26 +151,26 @@ class RunningStep:
                 if task := part.running.pop(pid, None):
                     oom = status == signal.SIGKILL and not part.termination.killing and self._oom.rose()
                     self._ended.append((task, OUT_OF_MEMORY if oom else status))
-                    self._due(task.node)
+                    self._schedule_report(task.node)
 
-    def _due(self, node: int) -> None:
-        """Report ended tasks of a node: now if no task runs on it any more, else after a delay that joins more ends."""
+    def _schedule_report(self, node: int) -> None:
+        """Report the ended tasks of a node: now if no task runs there any more, else after `GROUP_SECONDS`."""
         waiting = any(task.node == node for task in self._running)
         self._timers.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._report_ends(node))
 
     def _report_ends(self, node: int) -> None:
-        """Report the ended tasks of a node, with one line for equal ends."""
+        """Report the ended tasks of a node, with one line for all that ended in the same way."""
         # The output of a task must appear before the line about its end.
         self._mover.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
         self._ended = [(task, status) for task, status in self._ended if task.node != node]
-        alike: dict[int, list[int]] = {}
+        by_status: dict[int, list[int]] = {}
         for task, status in ended:
-            alike.setdefault(status, []).append(task.number)
+            by_status.setdefault(status, []).append(task.number)
         first = not any(part.ends for part in self.parts)
-        for status, tasks in alike.items():
+        for status, tasks in by_status.items():
             was_bad = any(part.exits.bad for part in self.parts)
-            self.part(ended[0][0]).ended(self.step.nodes[node], tasks, status)
+            self.part(ended[0][0]).record_exits(self.step.nodes[node], tasks, status)
             if status and not was_bad and self._policy.kill_bad_exit:
                 self._terminate()
         if first and self._policy.max_wait:
@@ -176,13 +180,13 @@ class RunningStep:
     def _terminate(self) -> None:
         """Send SIGTERM to the step because of --kill-on-bad-exit."""
         for part in self.parts:
-            part.termination.say_terminating()
+            part.termination.print_terminating()
         for part in self.parts:
             if part.running or len(self.parts) == 1:
                 part.termination.terminate()
 
     def _finish_if_over(self) -> None:
-        """Kill the processes that the tasks left behind, because their streams would never end."""
+        """After the last task, kill the processes that the tasks left behind, which keep their streams open."""
         if not self._running and not self._ended:
             self._mover.close_input()
             self.parts[-1].termination.kill()
@@ -194,7 +198,7 @@ class RunningStep:
             for part in self.parts:
                 part.print_states()
             for part in self.parts:
-                part.termination.say_terminating()
+                part.termination.print_terminating()
                 part.termination.abort()
 
     def _on_broken(self) -> None:
@@ -203,7 +207,7 @@ class RunningStep:
             if not part.termination.cancelled:
                 part.termination.abort()
 
-    # What comes in
+    # Orders and signals
 
     def _on_orders(self, part: RunningPart) -> None:
         for order in part.inbox.read():
@@ -238,8 +242,8 @@ class RunningStep:
 
     def _on_interrupt(self) -> None:
         now = time.monotonic()
-        again = now - self._interrupted < 1
-        self._interrupted = now
+        again = now - self._interrupted_at < 1
+        self._interrupted_at = now
         if self._policy.quit_on_interrupt or again:
             self._pass_interrupt_on()
             self._messages.info("forcing job termination")
@@ -260,18 +264,22 @@ class RunningStep:
 
 
 class RunningPart:
-    """The part of a step in one component; most steps have one part. Messages count its tasks from 0.
+    """The part of a step in one component of a heterogeneous job; other steps have one part.
+
+    Messages count the tasks of each part from 0.
 
     Args:
-        created: Its step and the pipe for orders.
-        earlier_parts: The parts before it.
-        processes: Returns all processes of the part.
+        created: The step of this part, and its pipe for orders.
+        earlier_parts: The parts before this one.
+        processes: Returns the pids of a part.
 
     Attributes:
-        index: Its number; `first` is the number of its first task in the step.
+        index: Index of the part.
+        first: Number of its first task in the whole step.
         running: Running tasks by pid.
-        ends: Wait statuses of ended tasks, by the task's number in the step.
-        exits: The record of ended tasks; `termination` handles cancellation.
+        ends: Wait statuses of ended tasks, by their number in the whole step.
+        exits: The highest status, and the messages about ended tasks.
+        termination: Ends the part early.
     """
 
     def __init__(
@@ -295,24 +303,27 @@ class RunningPart:
         self._numbers = range(self.first, self.first + sum(map(len, step.tasks)))
         self._messages = messages
 
-    def has(self, task: TaskSpec) -> bool:
+    def contains(self, task: TaskSpec) -> bool:
         """Return whether a task belongs to this part."""
         return task.number in self._numbers
 
-    def place(self, task: TaskSpec) -> TaskPosition:
-        """Return the position of a task. In file names, nodes count per component and tasks one more for each part."""
+    def position(self, task: TaskSpec) -> TaskPosition:
+        """Return the position of a task.
+
+        As with Slurm, file names count nodes from 0 in each component, and add the index of the part to the task.
+        """
         node_id = task.node - self._first_node
         return TaskPosition(task.number, self.step.nodes[node_id], node_id, task.number + self.index)
 
-    def ended(self, node: str, tasks: Iterable[int], status: int) -> None:
-        """Record and report tasks of one node that ended with the same status."""
+    def record_exits(self, node: str, tasks: Iterable[int], status: int) -> None:
+        """Record and report the tasks of a node that ended with the same status."""
         tasks = list(tasks)
         self.ends.update(dict.fromkeys(tasks, status))
-        if line := self.exits.ended(node, self._in_part(tasks), status):
+        if line := self.exits.record(node, self._in_part(tasks), status):
             self._messages.error(line)
 
     def print_states(self) -> None:
-        """Print which tasks run and how the ended ones ended."""
+        """Print which tasks run, and which have ended well or badly."""
         states = {
             "running": [task.number for task in self.running.values()],
             "exited abnormally": [task for task, status in self.ends.items() if status],
@@ -333,12 +344,12 @@ class Timers:
         self._due: dict[str, tuple[float, Callable[[], None]]] = {}
 
     def set(self, name: str, seconds: float, action: Callable[[], None]) -> None:
-        """Run an action after some seconds. Of two timers with one name, the earlier one stays."""
+        """Run an action after some seconds. Of two timers with one name, only the earlier one runs."""
         moment = time.monotonic() + seconds
         if name not in self._due or moment < self._due[name][0]:
             self._due[name] = (moment, action)
 
-    def how_long(self) -> float | None:
+    def seconds_to_next(self) -> float | None:
         """Return the seconds until the next timer, or None without one."""
         if not self._due:
             return None
@@ -353,7 +364,7 @@ class Timers:
 
 
 def record_end(state: StateDirectory, parts: Iterable[RunningPart]) -> None:
-    """Record the end of a step; its first part gets the resource use of all."""
+    """Record the end of a step. The first part gets the resource use of all parts."""
     used = resources.children_usage()._asdict()
     for part in parts:
         status = part.exits.status or 0

@@ -72,7 +72,7 @@ class StepTermination:
         self._timers = timers
         self._tasks = tasks
         self._processes = processes
-        self._announced = False
+        self._is_announced = False
         self._stopped = False
         if policy.time_limit is not None:
             timers.set(f"limit {self.name}", policy.time_limit, self.time_out)
@@ -80,9 +80,9 @@ class StepTermination:
     def terminate(self) -> None:
         """End the step with SIGTERM because of --kill-on-bad-exit."""
         self._announce()
-        self._ask(self._policy.kill_wait)
+        self._terminate_tasks(self._policy.kill_wait)
 
-    def say_terminating(self) -> None:
+    def print_terminating(self) -> None:
         """Print the line with which srun ends a step."""
         self._messages.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
 
@@ -95,12 +95,12 @@ class StepTermination:
         """End the step because its time limit is reached."""
         self.timed_out = True
         self._announce("TIME LIMIT")
-        self._ask(self._policy.job_kill_wait)
+        self._terminate_tasks(self._policy.job_kill_wait)
 
     def cancel(self, why: str) -> None:
         """End the step because its job is cancelled, with the reason."""
         self._cancel(why)
-        self._ask(self._policy.job_kill_wait)
+        self._terminate_tasks(self._policy.job_kill_wait)
 
     def deliver(self, number: int) -> None:
         """Send a signal to the tasks, not to their children, as with proctrack/cgroup."""
@@ -118,7 +118,7 @@ class StepTermination:
             kill(left, signal.SIGKILL)
             self._timers.set(f"again {self.name}", _AGAIN_SECONDS, self.kill)
 
-    def _ask(self, kill_wait: float) -> None:
+    def _terminate_tasks(self, kill_wait: float) -> None:
         # Only the tasks get SIGTERM, and not their children, as with proctrack/cgroup.
         terminate(self._tasks)
         self._timers.set(f"kill {self.name}", kill_wait, self.kill)
@@ -132,6 +132,6 @@ class StepTermination:
 
     def _announce(self, why: str = "") -> None:
         """Print the message of slurmstepd once."""
-        if not self._announced:
-            self._announced = True
+        if not self._is_announced:
+            self._is_announced = True
             write_cancellation(f"STEP {self.name} ON {self._node}", why)

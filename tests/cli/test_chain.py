@@ -94,7 +94,7 @@ def test_jobs_submitted_before_a_refusal_are_named(jobs: FakeSlurm, capsys: pyte
     jobs.write("sbatch.hook", refuse)
     with pytest.raises(SubmitRefused):
         submit("a", "b", "--chain")
-    assert "12 is submitted and goes on; to end it: scancel 12" in capsys.readouterr().out
+    assert "12 was submitted and continues; to cancel it: scancel 12" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

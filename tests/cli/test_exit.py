@@ -84,7 +84,7 @@ def test_the_message_after_ctrl_c_in_a_submission_is_printed(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert "hpc-kit: job 12 is submitted and goes on; to end it: scancel 12" in capsys.readouterr().err
+    assert "hpc-kit: job 12 was submitted and continues; to cancel it: scancel 12" in capsys.readouterr().err
 
 
 def test_a_deeply_nested_file_is_an_error_without_a_traceback(kit: Kit, project: Path) -> None:

@@ -95,7 +95,7 @@ def test_running_elements_are_one_row_with_the_least_time_left(slurm: FakeSlurm,
     assert [re.sub(r" \b[01] s", " now", line) for line in call("status", "12")[1].splitlines()] == [
         "     job  name  age    ran  state",
         "12_[1-3]  job   now  3 min  RUNNING: 3 of them, at least 7 min left of 10 min on n[1-2]",
-        "    12_4  job   now   10 s  COMPLETED: It ended, and its script returned 0.",
+        "    12_4  job   now   10 s  COMPLETED: Its script ended with exit code 0.",
     ]
 
 
@@ -174,7 +174,7 @@ def test_watch_prints_one_line_per_change(slurm: FakeSlurm, call: Call) -> None:
             "12  job  RUNNING: 9 min 50 s left of 10 min on n[1-2]",
             "Slurm does not answer: squeue: error: Unable to contact slurm controller; asking on, the jobs go on",
             "Slurm answers again",
-            "12  job  COMPLETED: It ended, and its script returned 0.   (was RUNNING)",
+            "12  job  COMPLETED: Its script ended with exit code 0.   (was RUNNING)",
         ],
     )
 
@@ -389,7 +389,7 @@ def test_a_run_of_another_slurm_is_read_without_a_query(failed: Run, call: Call,
     before = path.read_bytes()
     text = call("logs", "12")[1]
     assert "I am 0" in text
-    assert "job 12 was submitted to cluster a, not asked here" in text
+    assert "job 12 was submitted to cluster a, which was not queried" in text
     assert f"{program_name()} logs 12 -f --cluster a" in text
     assert json.loads(call("logs", "12", "--json")[1])["state"] == "UNKNOWN"
     with pytest.raises(UnknownJob, match="belongs to cluster a, not to fake") as error:

@@ -145,7 +145,7 @@ def test_an_interrupted_submission_with_a_lost_answer_is_found_when_repeated(pro
     submitting.send_signal(signal.SIGINT)
     status, output = await_exit(submitting)
     assert status == 1
-    assert "hpc-kit: sbatch did not tell whether it took sleep" in output.splitlines()
+    assert "hpc-kit: sbatch did not report whether it accepted sleep" in output.splitlines()
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
     wait_until(lambda: queued(project), "Slurm did not take it")
     again = project.run(command)

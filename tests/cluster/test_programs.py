@@ -86,5 +86,5 @@ def test_behind_a_firewall_all_ranks_end_in_time_with_the_reason(walled: Cluster
     assert status == 1
     assert time.monotonic() - start < 250  # plus the import of torch on a busy machine
     assert "did not find rank 0 on n1 within 20 s" in output
-    assert "a firewall drops what is sent" in output
+    assert "a firewall drops the packets" in output
     assert "ranks did not come within 20 s" in output

@@ -82,9 +82,9 @@ def test_a_job_out_of_memory_ends_in_that_state(
     try:
         monkeypatch.setattr(supervisor._oom, "rose", lambda: rose)
         supervisor._status = status
-        assert supervisor._verdict() == verdict
+        assert supervisor._final_state() == verdict
         assert (supervisor._status == resources.OUT_OF_MEMORY) == (verdict[0] == "OUT_OF_MEMORY")
     finally:
-        supervisor._sleeper.close()
+        supervisor._wakeup_pipe.close()
         signal.signal(signal.SIGCHLD, before)
         state.close()

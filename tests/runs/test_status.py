@@ -59,7 +59,7 @@ def test_the_queue_and_the_latest_runs_are_listed(slurm: FakeSlurm, runs: Path, 
         (
             "12",
             "COMPLETED",
-            "It ended, and its script returned 0. Slurm no longer knows the job; its state comes from its files.",
+            "Its script ended with exit code 0. Slurm no longer knows the job; its state comes from its files.",
         ),
     ]
     pending = statuses(["14"], runs, client)[0]
@@ -195,7 +195,7 @@ def test_two_slurms_differ_by_their_cluster_names(
     assert line.run is None
     slurm.queue()
     (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
-    assert line.sentence == "It was submitted to cluster alpha, not asked here."
+    assert line.sentence == "It was submitted to cluster alpha, which was not queried."
     assert line.next_step == "hpc-kit status 12, on a login node of alpha or with SLURM_CLUSTERS=alpha"
     assert not (slurm.folder / "scancel.calls").exists()
     slurm.queue("12 RUNNING")
@@ -535,7 +535,7 @@ def test_a_run_with_a_recorded_end_needs_no_query(slurm: FakeSlurm, runs: Path, 
     slurm.queue("12 COMPLETED")
     statuses(["12"], runs, client)
     slurm.queue()
-    assert summarize(statuses(None, runs, client)) == [("12", "COMPLETED", "It ended, and its script returned 0.")]
+    assert summarize(statuses(None, runs, client)) == [("12", "COMPLETED", "Its script ended with exit code 0.")]
     assert not (slurm.folder / "sacct.calls").exists()
 
 
@@ -544,7 +544,7 @@ def test_runs_of_another_cluster_are_not_queried(slurm: FakeSlurm, runs: Path, c
     slurm.queue()
     listing = list_jobs(JobSelection.from_words(None), RunIndex(runs), client, cluster="another")
     assert [(str(line), line.next_step) for line in listing.lines] == [
-        ("UNKNOWN: It was submitted to cluster fake, not asked here.", "hpc-kit status 12 --cluster fake")
+        ("UNKNOWN: It was submitted to cluster fake, which was not queried.", "hpc-kit status 12 --cluster fake")
     ]
     assert not (slurm.folder / "sacct.calls").exists()
 

@@ -339,9 +339,9 @@ def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_one
     loss: Any = Loss()  # only its conversion to a number is used
     step: Any = np.int64(7)
     watchdog.progress(step, total=step, best=loss)
-    its = watchdog.RankWatchdog(resolve({}), run_folder, action="report", least=600.0)
+    its = watchdog.RankWatchdog(resolve({}), run_folder, action="report", shortest_stall=600.0)
     its._write_progress()
-    its._notes.close()
+    its._node_notes.close()
     assert json.loads((run_folder / "progress-0.json").read_text())["numbers"] == {"best": 2.0}
 
 

@@ -171,4 +171,4 @@ def test_a_job_submitted_inside_a_job_of_the_embedded_slurm_is_found_outside(
     assert (record["cluster"], record["slurm"]) == ("local", "embedded")
     logs = subprocess.run([*argv, "logs", "inner", "--cluster", "local"], capture_output=True, text=True, timeout=60)
     assert "within" in logs.stdout.splitlines()
-    assert "not asked here" not in logs.stdout
+    assert "which was not queried" not in logs.stdout

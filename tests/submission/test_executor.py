@@ -131,11 +131,11 @@ def test_an_accepted_job_gets_its_function_even_if_printing_fails(
     executor: Executor, slurm: FakeSlurm, project: Path
 ) -> None:
     slurm.write("sbatch.hook", "kill -INT $PPID; sleep 0.3\n")
-    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+    with pytest.raises(SubmitInterrupted, match="job 12 was submitted and continues"):
         executor.submit(functions.add, 2, 3)
     # Its folder is taken by what cannot hold a record.
     slurm.write("sbatch.hook", f"mkdir -p {project}/runs/job/13/record.json/x\n")
-    with pytest.raises(RecordError, match="job 13 is submitted, but"):
+    with pytest.raises(RecordError, match="job 13 was submitted, but"):
         executor.submit(functions.add, 2, 4)
     slurm.write("sbatch.hook", "")
     folder = project / "pickles"
@@ -151,7 +151,7 @@ def test_a_job_with_a_lost_answer_gets_its_functions_when_it_is_found(
     slurm.write("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
     with pytest.raises(AnswerLost) as error:
         executor.map_array(functions.add, [1, 2], [3, 4])
-    remedy = "make another submission: it looks for this job first, and gives it its functions; "
+    remedy = "make another submission: it first looks for this job and gives it its functions; "
     assert str(error.value.remedy).startswith(remedy)
     (slurm.folder / "sbatch.error").unlink()
     (own,) = (project / "runs/job").glob(".submitting-*")

@@ -8,7 +8,14 @@ import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
 from hpc_kit.errors import SpecError
-from hpc_kit.submission.executor import GENERIC, OWN, REFUSED, ExecutorOptions, UnknownParameter, sort_parameters
+from hpc_kit.submission.executor import (
+    EXECUTOR_PARAMETERS,
+    REFUSED_PARAMETERS,
+    SUBMITIT_NAMES,
+    ExecutorOptions,
+    UnknownParameter,
+    sort_parameters,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +47,7 @@ def test_parameters_of_the_protocol_are_separated() -> None:
     given: dict[str, object] = {"slurm_array_parallelism": 4, "signal_delay_s": 30, "stderr_to_stdout": True}
     found = sort_parameters(given)
     assert found.settings == {}
-    assert ExecutorOptions().updated(found.extras) == ExecutorOptions(
+    assert ExecutorOptions().updated(found.options) == ExecutorOptions(
         array_parallelism=4, signal_delay_s=30, stderr_to_stdout=True
     )
 
@@ -67,17 +74,17 @@ def test_an_unknown_name_suggests_near_ones(name: str, near: str) -> None:
     assert isinstance(error.value, ValueError)
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", sorted(REFUSED_PARAMETERS))
 def test_a_parameter_without_an_effect_is_refused_with_a_remedy(name: str) -> None:
     with pytest.raises(SpecError) as error:
         sort_parameters({name: "x"})
-    assert error.value.remedy == REFUSED[name]
+    assert error.value.remedy == REFUSED_PARAMETERS[name]
 
 
 def test_every_parameter_of_submitit_is_accepted_or_refused_with_a_reason() -> None:
     theirs = set(inspect.signature(_make_sbatch_string).parameters) - {"command", "folder", "map_count"}
-    for name in sorted(theirs | GENERIC.keys() | {f"slurm_{name}" for name in theirs} | OWN):
-        if name.removeprefix("slurm_") in REFUSED:
+    for name in sorted(theirs | SUBMITIT_NAMES.keys() | {f"slurm_{name}" for name in theirs} | EXECUTOR_PARAMETERS):
+        if name.removeprefix("slurm_") in REFUSED_PARAMETERS:
             with pytest.raises(SpecError):
                 sort_parameters({name: 1})
         else:

@@ -59,7 +59,7 @@ SIZE = "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 64 CPUs"
          "choose indices below MaxArraySize: scontrol show config | grep MaxArraySize"),
         ("Job dependency problem", "", "name jobs that Slurm still knows: squeue --me"),
         ("Invalid license specification", "", "choose one of the licences: scontrol show licenses"),
-        ("Something of the site's own", "", "change what the message names"),
+        ("Something of the site's own", "", "change the option that the message names"),
     ],
 )  # fmt: skip
 def test_each_refusal_gets_its_remedy(

@@ -74,6 +74,6 @@ def test_a_refused_estimate_is_an_error_of_submit(slurm: FakeSlurm, project: Pat
 
 
 def test_an_estimate_without_a_time_is_an_error(slurm: FakeSlurm, project: Path) -> None:
-    with pytest.raises(SlurmUnavailable, match="does not say when") as unclear:
+    with pytest.raises(SlurmUnavailable, match="does not print when") as unclear:
         ask(slurm, project, "sbatch: all fine\n")
     assert unclear.value.found == "all fine"

@@ -408,7 +408,7 @@ RENDER = "hpc-kit render job --cluster fake --set resources.partition=mian"
         (
             "sbatch: error: site plugin: no weekend jobs\n",
             "site plugin: no weekend jobs",
-            f"change what the message names; print the script: {RENDER}",
+            f"change the option that the message names; print the script: {RENDER}",
         ),
     ],
 )
@@ -631,7 +631,7 @@ def test_a_full_disk_is_refused_before_sbatch(slurm: FakeSlurm, project: Path, m
 
 def test_a_record_that_fails_after_sbatch_names_the_submitted_job(slurm: FakeSlurm, project: Path) -> None:
     slurm.write("sbatch.hook", "mkdir runs/job/latest")
-    with pytest.raises(RecordError, match="job 12 is submitted") as error:
+    with pytest.raises(RecordError, match="job 12 was submitted") as error:
         submit("job", "fake")
     assert "scancel 12" in str(error.value.remedy)
 
@@ -645,7 +645,7 @@ def test_a_disk_that_fills_up_after_sbatch_keeps_the_record_and_no_lost_answer(
         write_whole(path, data, mode, lasting=False)
 
     monkeypatch.setattr(staging, "write_whole", fail_with_full_disk)
-    with pytest.raises(RecordError, match="job 12 is submitted, but its record could not be written") as error:
+    with pytest.raises(RecordError, match="job 12 was submitted, but its record could not be written") as error:
         submit("job", "fake")
     assert f"partial record: {project / 'runs/job/12'}" in str(error.value.remedy)
     assert tree(project / "runs/job") == ["12", "12/record.json", "12/script.sbatch", "latest"]
@@ -675,7 +675,7 @@ def test_a_lost_submission_stays_noted_if_a_full_disk_prevents_its_record(
 
     with monkeypatch.context() as patch:
         patch.setattr(staging, "write_whole", fail_with_full_disk)
-        with pytest.raises(RecordError, match="job 40 is found again"):
+        with pytest.raises(RecordError, match="job 40 was found"):
             submit("job", "fake")
     assert submit("job", "fake").job_id == "40"
     assert sorted(path.name for path in (project / "runs/job/40").iterdir()) == ["record.json", "script.sbatch"]
@@ -713,7 +713,7 @@ def test_ctrl_c_while_sbatch_works_loses_no_job(slurm: FakeSlurm, project: Path,
         raise KeyboardInterrupt
 
     monkeypatch.setattr(submission, "import_module", interrupted)
-    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on") as stopped:
+    with pytest.raises(SubmitInterrupted, match="job 12 was submitted and continues") as stopped:
         submit("job", "fake")
     assert stopped.value.job_id == "12"
     assert (project / "runs/job/12/record.json").is_file()
@@ -750,7 +750,7 @@ def test_ctrl_c_at_any_time_after_the_start_of_sbatch_keeps_the_record_and_the_m
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:
     monkeypatch.setattr(place, name, interrupt_after(getattr(place, name)))
-    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+    with pytest.raises(SubmitInterrupted, match="job 12 was submitted and continues"):
         submit("job", "fake")
     assert record_of(project / "runs/job/12")["job_id"] == "12"
     assert not list((project / "runs/job").glob(f"{STAGING}*"))
@@ -770,7 +770,7 @@ def test_a_second_ctrl_c_ends_a_hanging_sbatch(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.write("sbatch.hook", "kill -INT $PPID; while sleep 0.1; do kill -INT $PPID; done")
-    with pytest.raises(AnswerLost, match="did not tell whether it took job"):
+    with pytest.raises(AnswerLost, match="did not report whether it accepted job"):
         submit("job", "fake")
     (own,) = (project / "runs/job").glob(f"{STAGING}*")
     assert staging.is_unanswered(own)
@@ -810,10 +810,10 @@ def test_ctrl_c_while_git_runs_keeps_the_record(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provenance.GitQuery, "state", interrupt)
-    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+    with pytest.raises(SubmitInterrupted, match="job 12 was submitted and continues"):
         submit("job", "fake")
     record = record_of(project / "runs/job/12")
-    assert (record["job_id"], record["git"]["note"]) == ("12", "git was not waited for: Ctrl-C")
+    assert (record["job_id"], record["git"]["note"]) == ("12", "unknown: Ctrl-C ended the wait for git")
     assert not list((project / "runs/job").glob(".submitting-*"))
 
 
@@ -866,7 +866,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_hanging_sbatch(
     slurm.write("sbatch.hook", "exec sleep 60")
     monkeypatch.setattr(submission, "import_module", interrupted)
     monkeypatch.setattr(sbatch, "INTERRUPTED_SECONDS", 0.1)
-    with pytest.raises(AnswerLost, match="did not tell whether it took job"):
+    with pytest.raises(AnswerLost, match="did not report whether it accepted job"):
         submit("job", "fake")
 
 
@@ -908,7 +908,7 @@ def test_a_hanging_sbatch_is_ended_with_its_children(
     monkeypatch.setattr(sbatch, "_KILLED_SECONDS", 30)
     monkeypatch.setattr(sbatch, "SLOW_SECONDS", 0.1)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
-    with pytest.raises(AnswerLost, match="did not tell whether it took job"):
+    with pytest.raises(AnswerLost, match="did not report whether it accepted job"):
         submit("job", "fake")
 
 

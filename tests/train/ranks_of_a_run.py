@@ -103,7 +103,7 @@ def work(run: Run, rank: int) -> object:
         "waiting": result.timer.times.imbalance,
         "data": result.timer.times.data_share,
         "slowest": result.timer.times.slowest_rank()[0],
-        "kept": result.kept,
+        "kept": result.kept_bytes,
     }
 
 

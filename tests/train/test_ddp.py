@@ -180,7 +180,7 @@ def test_shares_of_a_step_add_up_to_less_than_one(trained: Trained) -> None:
 def test_a_batch_that_does_not_divide_stops_every_rank(trained: Trained) -> None:
     first, second = trained.errors_of("indivisible")
     assert first == second
-    assert first.startswith("the global batch does not divide over the ranks\n")
+    assert first.startswith("the global batch cannot be divided among the ranks\n")
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_a_global_batch_that_does_not_divide_is_refused(global_batch: int, remed
     with pytest.raises(SpecError) as caught:
         check_batch(Options(global_batch=global_batch, accumulate=2), text_of(10**6, 10**6), ranks=8)
     assert str(caught.value) == (
-        "the global batch does not divide over the ranks\n"
+        "the global batch cannot be divided among the ranks\n"
         f"  found  --global-batch {global_batch} / (8 ranks * --accumulate 2)\n"
         f"  do     {remedy}"
     )

@@ -1,4 +1,4 @@
-"""The World of a task of an srun step. Variables of the job do not count."""
+"""Reads the World of a task from the variables of its srun step. Variables of the job describe another size."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_NO_REAL_STEP = 0xFFFF_FFF0
-"""Step ids from here up are those of batch, interactive and extern. Newer releases write them as -5, -6, ..."""
+_FIRST_SPECIAL_STEP_ID = 0xFFFF_FFF0
+"""From here on, step ids are those of batch, interactive and extern. Newer releases write them as -5, -6, ..."""
 
 
 @dataclass(frozen=True)
 class SlurmStep:
-    """An srun step as its own variables describe it."""
+    """An srun step, as its variables describe it."""
 
-    job: str
-    number: str
+    job_id: str
+    step_id: str
     ntasks: int
     nnodes: int | None
     hosts: tuple[str, ...]
@@ -34,7 +34,7 @@ class SlurmStep:
     tasks_per_node: tuple[int, ...]
     """Number of tasks on each of `hosts`."""
     component: tuple[str, ...]
-    """In a heterogeneous job, those of `hosts` that belong to this task's component."""
+    """In a heterogeneous job, the nodes of this task's component; else empty."""
     here: str | None
     """Name of this node, SLURMD_NODENAME."""
     task_ids: tuple[str, ...]
@@ -48,26 +48,26 @@ class SlurmStep:
         components = _nodes_by_component(environ, hosts)
         task_ids = tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
         if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
-            # Slurm sorts the list by name, and the counts with it. The node indices follow the components.
+            # Slurm sorts the list and its counts by name, but SLURM_NODEID follows the order of the components.
             of_host = dict(zip(hosts, counts, strict=False))
             hosts = tuple(host for component in components for host in component)
             counts = tuple(of_host[host] for host in hosts if of_host)
         return cls(
-            job=environ.get("SLURM_JOB_ID") or "?",
-            number=environ.get("SLURM_STEP_ID") or "?",
+            job_id=environ.get("SLURM_JOB_ID") or "?",
+            step_id=environ.get("SLURM_STEP_ID") or "?",
             ntasks=required_int(environ, "SLURM_STEP_NUM_TASKS", beside="SLURM_PROCID"),
             nnodes=optional_int(environ, "SLURM_STEP_NUM_NODES") or len(hosts) or len(counts) or None,
             hosts=hosts,
             tasks_per_node=counts,
             component=next((component for component in components if here in component), ()),
             here=here,
-            # Each component of a heterogeneous step may count its tasks from 0. These numbers are then not ranks.
+            # In a heterogeneous step, each component may count its tasks from 0, so these numbers may not be ranks.
             task_ids=task_ids if environ.get("SLURM_PROCID", "").strip() in task_ids else (),
         )
 
 
 def _nodes_by_component(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the step's nodes component by component, or () outside of a heterogeneous job or if the lists disagree."""
+    """Return the step's nodes by component; empty outside of a heterogeneous job, or if the lists disagree."""
     groups = range(optional_int(environ, "SLURM_HET_SIZE") or 0)
     lists = [read_node_list(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{group}") for group in groups]
     components = [tuple(host for host in nodes if host in hosts) for nodes in lists]
@@ -88,7 +88,9 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         return None
     step = SlurmStep.read(environ)
     beside = "SLURM_STEP_NUM_TASKS"
-    node_rank = _node_rank(step, required_int(environ, "SLURM_NODEID", beside=beside), environ)
+    node_id = required_int(environ, "SLURM_NODEID", beside=beside)
+    _check_counts(step, environ)
+    node_rank = _node_rank(step, node_id)
     key = _step_key(environ, step)
     local_world_size, source = _local_world_size(step, node_rank)
     world = World(
@@ -100,7 +102,7 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         nnodes=step.nnodes,
         master_port=store.candidate_ports(key)[0],
         launcher="slurm",
-        name=f"the srun step {step.job}.{step.number}",
+        name=f"the srun step {step.job_id}.{step.step_id}",
         key=key,
         sources={
             "rank": "SLURM_PROCID",
@@ -122,32 +124,32 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
 
 
 def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
-    """Return the variable which proves that this process is not a task of a step, or None in a step."""
+    """Return the variable that shows that this process is no task of a step; None in a step."""
     step_id = environ.get("SLURM_STEP_ID", "")
-    if step_id.startswith("-") or (step_id.isdigit() and int(step_id) >= _NO_REAL_STEP):
+    if step_id.startswith("-") or (step_id.isdigit() and int(step_id) >= _FIRST_SPECIAL_STEP_ID):
         return f"SLURM_STEP_ID = {step_id}, a shell of the job"
-    if _is_task(environ):
+    if _is_certainly_task(environ):
         return None
     tasks = optional_int(environ, "SLURM_STEP_NUM_TASKS")
     if tasks is None:
-        # A step without its size is incomplete. `from_slurm_step` reports that.
+        # A task of a step without this variable is a fault, which `from_slurm_step` reports.
         return None if step_id.isdigit() and environ.get("SLURM_PROCID") else "no SLURM_STEP_NUM_TASKS"
     if tasks == 1 and (optional_int(environ, "SLURM_NTASKS") or 1) > 1:
         return f"SLURM_STEP_NUM_TASKS = 1 beside SLURM_NTASKS = {environ['SLURM_NTASKS']}, an interactive step"
-    # Steps that are started from that shell inherit this variable, too, but they have other counts.
+    # Steps that are started from the shell of `srun --pty` also inherit this variable, but have other counts.
     if tasks == 1 and environ.get("SLURM_PTY_PORT"):
         return f"SLURM_PTY_PORT = {environ['SLURM_PTY_PORT']}, the shell of an srun --pty"
     return _inherited_step_variables(environ)
 
 
-def _is_task(environ: Mapping[str, str]) -> bool:
-    """Return whether this cannot be a shell of a job. Every such shell is rank 0 on node 0."""
+def _is_certainly_task(environ: Mapping[str, str]) -> bool:
+    """Return whether this is certainly a task, and no shell of a job: a shell is always task 0 on node 0."""
     ids = [environ.get(name, "").strip() for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")]
     return any(ids[0] and text not in {"", "0"} for text in ids)
 
 
 def describe_claim(environ: Mapping[str, str]) -> str:
-    """Return the rank and the size that the step's variables claim, for the error about two launchers."""
+    """Return the rank and the size in the step's variables, for the error about two launchers."""
     claim = f"rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')}"
     return f"the srun step says {claim} (SLURM_PROCID, SLURM_STEP_NUM_TASKS)"
 
@@ -155,19 +157,22 @@ def describe_claim(environ: Mapping[str, str]) -> str:
 def is_interactive_shell(environ: Mapping[str, str]) -> bool:
     """Return whether the user may type in this step: the shell of `srun --pty` is task 0 of a step of any size.
 
-    Later steps inherit SLURM_PTY_PORT. Their task 0 looks the same, their other tasks do not.
+    Steps that are started in that shell inherit SLURM_PTY_PORT. Their task 0 cannot be distinguished from the shell.
     """
-    return bool(environ.get("SLURM_PTY_PORT")) and not _is_task(environ)
+    return bool(environ.get("SLURM_PTY_PORT")) and not _is_certainly_task(environ)
 
 
 def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
-    """Return evidence that a batch shell inherited these variables, because sbatch was called inside a step."""
+    """Return the variable that shows that this is a batch shell which inherited a step's variables from sbatch.
+
+    sbatch passes them on if it is called inside a step. Return None if nothing shows this.
+    """
     step = SlurmStep.read(environ)
     if step.here and step.hosts and step.here not in step.hosts:
         return f"SLURM_STEP_NODELIST = {environ['SLURM_STEP_NODELIST']} without this node, {step.here}"
     if step.task_ids != ("0",):
         return None
-    # A batch shell has only task 0 on node 0. In a real step, slurmstepd names all tasks of the node.
+    # In a step, SLURM_GTIDS lists all tasks of the node. In a batch shell it is always 0.
     if step.tasks_per_node[:1] > (1,):
         return f"SLURM_GTIDS = 0 alone, although SLURM_STEP_TASKS_PER_NODE = {environ['SLURM_STEP_TASKS_PER_NODE']}"
     # srun --preserve-env keeps the job's counts in a real step, so the counts alone prove nothing.
@@ -182,23 +187,27 @@ def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
 def _step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
     """Return a key that all tasks of this step share, and no other step, array element or restart."""
     parts = [
-        f"job {step.job}",
-        f"step {step.number}",
+        f"job {step.job_id}",
+        f"step {step.step_id}",
         f"restart {environ.get('SLURM_RESTART_COUNT') or 0}",
     ]
     if element := environ.get("SLURM_ARRAY_TASK_ID"):
         parts.append(f"array {element}")
     if environ.get("SLURM_HET_SIZE"):
         # Each component numbers its steps separately, and some releases give each component its own job id.
-        parts[0] = f"job {environ.get('SLURM_JOB_ID_HET_GROUP_0', step.job)}"
+        parts[0] = f"job {environ.get('SLURM_JOB_ID_HET_GROUP_0', step.job_id)}"
         parts.append(f"nodes {environ.get('SLURM_STEP_NODELIST', '')}")
-    # Job ids are unique within one cluster. Several embedded queues on one machine all start with job 1.
+    # Job ids are unique within one cluster only, and every queue of the embedded Slurm starts with job 1.
     parts += [f"{name} {environ[name]}" for name in ("SLURM_CLUSTER_NAME", "HPC_KIT_SLURM_STATE") if environ.get(name)]
     return ", ".join(parts)
 
 
-def _node_rank(step: SlurmStep, node_id: int, environ: Mapping[str, str]) -> int:
-    """Return the index of this node in the step's lists: SLURM_NODEID, after a comparison with the lists."""
+def _check_counts(step: SlurmStep, environ: Mapping[str, str]) -> None:
+    """Raise ContradictoryEnvironment if the step's counts and lists contradict each other."""
+    sizes = {len(step.tasks_per_node), len(step.hosts), step.nnodes or 0} - {0}
+    is_wrong_sum = step.tasks_per_node and sum(step.tasks_per_node) != step.ntasks
+    if len(sizes) <= 1 and not is_wrong_sum and _is_listed(step, environ):
+        return
     found = (
         f"SLURM_STEP_NUM_TASKS = {step.ntasks}, SLURM_STEP_TASKS_PER_NODE = "
         f"{environ.get('SLURM_STEP_TASKS_PER_NODE')}, SLURM_STEP_NODELIST = {environ.get('SLURM_STEP_NODELIST')}, "
@@ -206,23 +215,25 @@ def _node_rank(step: SlurmStep, node_id: int, environ: Mapping[str, str]) -> int
     )
     if step.task_ids:
         found += "".join(f", {name} = {environ.get(name)}" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"))
-    sizes = {len(step.tasks_per_node), len(step.hosts), step.nnodes or 0} - {0}
-    wrong = len(sizes) > 1 or (step.tasks_per_node and sum(step.tasks_per_node) != step.ntasks)
-    if wrong or not _is_listed(step, environ):
-        raise ContradictoryEnvironment(
-            f"the numbers of the srun step {step.job}.{step.number} do not fit together",
-            found=found,
-            remedy="unset the SLURM_STEP_ variables that an earlier step has left behind, and start with srun",
-        )
-    if step.here not in step.component:
-        return node_id
-    # Some releases count the nodes of each component from 0.
-    listed = step.hosts.index(step.here)
-    return listed if node_id == step.component.index(step.here) else node_id
+    raise ContradictoryEnvironment(
+        f"the numbers of the srun step {step.job_id}.{step.step_id} contradict each other",
+        found=found,
+        remedy="unset the SLURM_STEP_ variables that an earlier step has left behind, and start with srun",
+    )
+
+
+def _node_rank(step: SlurmStep, node_id: int) -> int:
+    """Return the index of this node in the step's list for its SLURM_NODEID.
+
+    In a heterogeneous job, some releases count the nodes of each component from 0.
+    """
+    if step.here in step.component and node_id == step.component.index(step.here):
+        return step.hosts.index(step.here)
+    return node_id
 
 
 def _is_listed(step: SlurmStep, environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM_GTIDS, the ranks on this node by local rank, contains this rank at its own local rank."""
+    """Return whether SLURM_GTIDS, which lists the ranks of this node by local rank, agrees with this task."""
     local = optional_int(environ, "SLURM_LOCALID")
     return local is None or local >= len(step.task_ids) or step.task_ids[local] == environ["SLURM_PROCID"].strip()
 
@@ -230,9 +241,9 @@ def _is_listed(step: SlurmStep, environ: Mapping[str, str]) -> bool:
 def _local_world_size(step: SlurmStep, node_rank: int) -> tuple[int | None, str]:
     """Return the number of tasks on this node and its source.
 
-    SLURM_GTIDS is preferred, because no distribution and no order of nodes changes its meaning.
+    SLURM_GTIDS comes first, because its meaning does not depend on the distribution of tasks or the order of nodes.
     """
-    # In a step of several components started by one srun, the list of nodes is not in the order of the components.
+    # If one srun starts several components, their order differs from that of the list of nodes.
     index = step.hosts.index(step.here) if step.hosts.count(step.here or "") == 1 else node_rank
     listed = step.tasks_per_node[index] if index < len(step.tasks_per_node) else None
     if step.task_ids and listed != len(step.task_ids):
@@ -240,11 +251,13 @@ def _local_world_size(step: SlurmStep, node_rank: int) -> tuple[int | None, str]
     if listed is not None:
         counts = nodelist.fold_tasks_per_node(step.tasks_per_node)
         return listed, f"SLURM_STEP_TASKS_PER_NODE = {counts}, node {index}"
-    return (step.ntasks, "SLURM_STEP_NUM_TASKS, one node") if step.nnodes == 1 else (None, "unknown until they meet")
+    if step.nnodes == 1:
+        return step.ntasks, "SLURM_STEP_NUM_TASKS, one node"
+    return None, "unknown until the ranks meet"
 
 
 def _with_master_address(environ: Mapping[str, str], world: World, step: SlurmStep) -> World:
-    """Return `world` with master_addr and master_port: those of the job script, or the step's own.
+    """Return `world` with master_addr and master_port, from variables that the job sets or from the step.
 
     Raises:
         IncompleteEnvironment: No variable names the node of rank 0.
@@ -281,15 +294,15 @@ def _with_master_address(environ: Mapping[str, str], world: World, step: SlurmSt
 
 
 def _host_of_rank_0(environ: Mapping[str, str], world: World, step: SlurmStep) -> tuple[str | None, str]:
-    """Return the host of rank 0, or None if it is unknown, and the reason."""
+    """Return the host of rank 0, or None if it is unknown; and the variable or the reason."""
     here = step.here
     if here and (world.rank == 0 or world.nnodes == 1):
         return here, "SLURMD_NODENAME, this node"
     if here and "0" in step.task_ids:
-        return here, f"SLURMD_NODENAME, this node: SLURM_GTIDS = {environ['SLURM_GTIDS']} holds rank 0"
+        return here, f"SLURMD_NODENAME, this node: SLURM_GTIDS = {environ['SLURM_GTIDS']} contains rank 0"
     if not world.hosts:
         return None, "unknown"
-    # With --distribution=arbitrary, the order of the nodes differs from the order of the ranks.
+    # With --distribution=arbitrary, rank 0 need not be on the first node.
     out_of_order = here in world.hosts and world.node_rank != world.hosts.index(here)
     if not (environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") or out_of_order):
         listed = read_node_list(environ, "SLURM_STEP_NODELIST")[0] == world.hosts[0]
@@ -302,9 +315,9 @@ def _host_of_rank_0(environ: Mapping[str, str], world: World, step: SlurmStep) -
 
 
 def _explain_wrong_address(given: str, host: str | None, world: World, environ: Mapping[str, str]) -> str | None:
-    """Explain why the address that the job script set cannot be that of rank 0; None if it can."""
+    """Return why the address that the job sets cannot be that of rank 0; None if it can."""
     if is_loopback(given) and world.nnodes != 1 and given not in world.hosts:
-        return f"it names each of the {world.nnodes} nodes itself"
+        return f"on each of the {world.nnodes} nodes it names that node"
     job_nodes = read_node_list(environ, "SLURM_JOB_NODELIST")
     if given in job_nodes and (host is not None or (world.hosts and given not in world.hosts)):
         return f"rank 0 of this step is on {host or ' or '.join(world.hosts)}"

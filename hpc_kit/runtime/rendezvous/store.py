@@ -1,4 +1,4 @@
-"""The key-value store in which the ranks of a launch meet. Rank 0 opens it, unless the launcher has; others find it."""
+"""The key-value store in which the ranks of a launch meet: rank 0 or the launcher opens it, the other ranks find it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALL_NODES_AFTER = 5.0
 _CONNECTION_INTERVAL, _MAX_SPREAD = 0.0008, 0.4
 """Seconds between the connections of two ranks, and between those of the first and the last rank."""
 _ALL_PORTS_EVERY = 4
-"""Every fourth round asks all ports, while no process answers at the first one."""
+"""While no process answers at the first port, only every fourth round also tries the other ports."""
 
 
 class OpenStore(NamedTuple):
@@ -120,9 +120,9 @@ def _serve(listener: socket.socket, timeout: float) -> TCPStore:
 def _store_of_one_rank(timeout: float) -> OpenStore:
     """Open a store, and reserve another port for the processes that a program starts itself, as MASTER_PORT.
 
-    These processes open a store of their own there. A store of this process would be in their way, because only this
-    process could share it. A socket that is bound but does not listen keeps the kernel from giving the port away, and a
-    process that asks for exactly this port gets it (SO_REUSEADDR on both sides).
+    These processes open their own store there, so the store of this process must not listen at that port. A socket that
+    is bound but does not listen keeps the kernel from giving the port to other programs. A process that asks for
+    exactly this port gets it (SO_REUSEADDR on both sides).
     """
     listener = network.listen(0, network.LOOPBACK)
     assert listener is not None  # noqa: S101 (port 0 is any that is free)
@@ -135,7 +135,7 @@ def _store_of_one_rank(timeout: float) -> OpenStore:
 
 
 def launcher_store(resolver: HostResolver) -> OpenStore:
-    """Use the store of torchrun's agent, or open the one at MASTER_ADDR and MASTER_PORT as rank 0, or connect to it.
+    """Return the store at MASTER_ADDR and MASTER_PORT: that of torchrun's agent, or one that rank 0 opens.
 
     Raises:
         RendezvousError: The name does not resolve, the store cannot be reached in time, or its port is taken.
@@ -144,7 +144,7 @@ def launcher_store(resolver: HostResolver) -> OpenStore:
     host, port = world.master_addr, world.master_port
     if host is None or port is None:
         return _store_of_one_rank(timeout)
-    # The program's own env:// needs the name as well, also on rank 0.
+    # Rank 0 also needs the addresses, because the program may use env:// itself.
     addresses = resolver.wait_for_addresses(host)
     if world.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         listener = network.listen(port, network.address_to_bind([host]), ipv6=needs_ipv6(world, environ))
@@ -199,7 +199,7 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
 
 @dataclass
 class StoreSearch:
-    """The search of one rank."""
+    """Searches for the store of rank 0, in one of the other ranks."""
 
     resolver: HostResolver
     token: str
@@ -231,7 +231,7 @@ class StoreSearch:
             for host, address in [(host, address) for host, found in addresses.items() for address in found]:
                 answer = self._query_host(host, address, turn)
                 if answer is not None:
-                    # Libraries receive the name where it leads to the store.
+                    # Libraries get the name, if it resolves to the address of the store.
                     if turn:
                         self._spread_connections()
                     name = host if resolver.resolved.get(host, [""])[0] == address else address
@@ -250,9 +250,10 @@ class StoreSearch:
         )
 
     def _spread_connections(self) -> None:
-        """Let ranks that have waited for rank 0 connect one after the other.
+        """Let ranks that have waited for rank 0 connect one after another.
 
-        torch looks up a name for each connection. A name server drops some queries of a burst, and each costs 5 s.
+        torch looks up a name for each connection. A name server drops some queries of a burst, and each of these takes
+        5 s.
         """
         world = self.resolver.world
         time.sleep(world.rank * min(_CONNECTION_INTERVAL, _MAX_SPREAD / world.world_size))
@@ -277,9 +278,7 @@ class StoreSearch:
         lines = [f"{host}: {problem} at {', '.join(tried)}" for (host, problem), tried in ports.items()]
         silent = {problem for host, problem in ports if host in expected} == {"no answer"}
         if silent:
-            lines.append(
-                "the name leads somewhere, and nothing comes back: a firewall drops what is sent, or the node is off"
-            )
+            lines.append("the name resolves, but nothing answers: a firewall drops the packets, or the node is off")
         return RendezvousError(
             f"rank {self.resolver.world.rank} did not find rank 0 on {' or '.join(expected)} "
             f"within {self.resolver.timeout:g} s",

@@ -1,7 +1,7 @@
-"""`hpc_kit.Checkpointer`: saves a training, restores it, and stops it when the job asks for that.
+"""`hpc_kit.Checkpointer`: saves a training, restores it, and stops it before the job ends.
 
-torch.distributed.checkpoint writes what each rank has and reads what each rank needs, under the names of the whole
-model. So a checkpoint of one layout can be resumed under another.
+Each rank writes and reads its part of the model with torch.distributed.checkpoint, under the names that parameters have
+in the whole model. So a checkpoint of one layout can be resumed under another.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Checkpointer:
                 if saver.step(step):  # saves when due or when a stop was requested
                     break
 
-    All ranks must make the same calls. A program without a process group is one rank. From the constructor on, the stop
-    signal does not end the process: `step` saves, and returns True. It is SIGUSR1, or those of HPC_KIT_STOP_SIGNAL; in
-    a job with [restart] also SIGTERM, which Slurm sends at a preemption.
+    All ranks must make the same calls. A program without a process group is one rank. After the constructor, a stop
+    signal no longer ends the process: the next call of `step` saves, and returns True. Stop signals are SIGUSR1, or
+    those in HPC_KIT_STOP_SIGNAL, and in a job with [restart] SIGTERM, which Slurm sends at a preemption.
 
     A checkpoint is a folder `step-N`, complete and on the disk before it gets this name. Only one training at a time
     can use a folder.
@@ -66,20 +66,20 @@ class Checkpointer:
     Args:
         folder: Folder of the checkpoints, which all hosts share. None: nothing is saved; a stop still ends the loop.
         every: Steps between two saves; 0: only `save` and a stop write a checkpoint.
-        keep: Number of checkpoints that stay in the folder. With two or more, a damaged one costs only its interval.
-        asynchronous: Copy the state to the memory of the host, and write it while the training goes on. Saves at a stop
-            and by `save` are not affected. If the last save still runs when the next is due, the next one is left out.
-        resume: Start from this checkpoint, or from the newest one of this folder. From the second attempt of the job
-            on, its own checkpoints count first.
+        keep: Number of checkpoints that stay in the folder. With two or more, a damaged one costs only its steps.
+        asynchronous: Copy the state to the memory of the host, and write it while the training continues. A save that
+            is due while the last one still runs is left out. `save`, and a save at a stop, always wait for the disk.
+        resume: Start from this checkpoint, or from the newest one of this folder. Later attempts of the job start from
+            their own checkpoints.
         is_required: Fail if the hosts do not share the folder; otherwise train without checkpoints.
         agree_every: Steps between two agreements of the ranks on a stop. Default: chosen from the duration of a step,
             so that the ranks stop at most a second late, or after the next step if steps take longer.
-        options: Values that describe the training. A difference to the checkpoint is reported.
+        options: Values that describe the training. Differences from those of the checkpoint are reported.
         report: Receives lines about checkpoints, on rank 0. Default: print them.
 
     Attributes:
-        stopped: True after the training left its loop because a stop was requested. The job goes on in its next
-            attempt: skip what belongs to the end of the training.
+        stopped: True after a requested stop. The next attempt of the job continues the training, so skip what belongs
+            to its end.
         latest: The newest checkpoint of this training.
     """
 
@@ -124,30 +124,30 @@ class Checkpointer:
         self.close(wait=kind is None)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish a save that runs, unlock the folder, and bring back the previous signal handlers.
+        """Finish a running save, unlock the folder, and restore the previous signal handlers.
 
-        The end of `hpc_kit.distributed()` finishes the save, and the end of the process does the rest.
+        Without this call, the end of `hpc_kit.distributed()` finishes the save, and the lock ends with the process.
 
         Args:
-            wait: Wait for the save; all ranks must do this.
+            wait: Wait for a running save. All ranks must do this together.
         """
         if wait:
-            self._finish()
+            self._finish_saves()
         if self._lock:
             self._lock.release()
             self._lock = None
         self._handlers.close()
 
     def restore(self, **objects: Any) -> int:
-        """Load the newest good checkpoint into these objects, and remember what to save.
+        """Load the newest good checkpoint into these objects. The next saves write the same objects.
 
-        A checkpoint that is damaged is skipped with a message, and the one before is used. Random numbers (of Python,
-        NumPy and torch) continue as they were, if the number of ranks is the same.
+        A damaged checkpoint is skipped with a message. The random numbers of Python, NumPy and torch continue where
+        they were if the number of ranks is the same.
 
         Args:
             objects: By name: modules or lists of modules (the stages of this rank), their optimizers, and other objects
-                with `state_dict` and `load_state_dict`, such as schedulers and samplers. An object of the last kind
-                that has another state on each rank needs the same number of ranks.
+                with `state_dict` and `load_state_dict`, such as schedulers and samplers. If such other objects have a
+                different state on each rank, the number of ranks must stay the same.
 
         Returns:
             The number of the step to continue with; 0 without a checkpoint.
@@ -157,9 +157,9 @@ class Checkpointer:
                 checkpoint belongs to another model.
         """
         if not self._is_open:
-            self._open()
+            self._open_folder()
         self._state = run_on_all(lambda: TrainingState(objects, own_rank()), self._group)
-        found = self._find()
+        found = self._find_checkpoint()
         if found is None:
             if self.folder and is_restart(os.environ):
                 self._print(f"note    restarted from the beginning: no checkpoint is in {shorten_path(self.folder)}")
@@ -179,18 +179,17 @@ class Checkpointer:
     def step(self, step: int, check: Callable[[], object] | None = None) -> bool:
         """Save if a save is due or a stop was requested.
 
-        A save that fails is reported, the old checkpoint stays, and the training goes on: to its next save, or to the
-        next attempt of the job.
+        If a save fails, this is reported, the old checkpoint stays, and the training continues.
 
         Args:
             step: The number of the step that has just been made, from 0.
-            check: Called on all ranks before a save. If it raises, the error leaves this call on all ranks and the old
-                checkpoint stays.
+            check: Called on all ranks before a save. If it raises an error on one rank, this method raises it on all
+                ranks and the old checkpoint stays.
 
         Returns:
             True if the training must leave its loop, because a stop was requested. The step is the same on all ranks.
         """
-        state, done = self._opened(), int(step) + 1
+        state, done = self._require_state(), int(step) + 1
         watchdog.progress(step)
         self._collect_write(wait=False)
         self.stopped = self._agreement.is_stop(done, self._signal.requested)
@@ -206,7 +205,7 @@ class Checkpointer:
             except HpcKitError as error:
                 self._report_failed_save(f"step {done}", error)
         if self.stopped:
-            self._note_step(STOPPED, done)
+            self._record_step(STOPPED, done)
         return self.stopped
 
     def save(self, step: int) -> None:
@@ -218,51 +217,51 @@ class Checkpointer:
         Raises:
             SpecError: It cannot be written. The old checkpoint stays.
         """
-        state = self._opened()
+        state = self._require_state()
         with watchdog.phase("save"):  # a slow disk is no stall
             self._collect_write(wait=True)
             if self._writer:
                 self._finish_write(self._writer.write(int(step) + 1, state.collect(), state.digests))
 
-    def _opened(self) -> TrainingState:
+    def _require_state(self) -> TrainingState:
         if self._state is None:
             raise SpecError(
-                "nothing is known to save", found="no call of restore()", remedy="call restore(model=model, ...) first"
+                "there is nothing to save", found="no call of restore()", remedy="call restore(model=model, ...) first"
             )
         return self._state
 
-    def _open(self) -> None:
-        """Check the folder and lock it. Rank 0 does this for all."""
+    def _open_folder(self) -> None:
+        """Check the folder and lock it, on rank 0 for all ranks."""
         self._group = self._agreement.group = new_cpu_group()
-        self._on_main(_remove_stop_mark)
+        self._on_rank_0(_remove_stop_mark)
         if folder := self.folder:
-            self._on_main(partial(checkpoint_folder.prepare_folder, folder))
+            self._on_rank_0(partial(checkpoint_folder.prepare_folder, folder))
             if self._is_shared(folder):
-                self._lock = self._on_main(partial(FolderLock, folder))
-                self._on_main(partial(checkpoint_folder.remove_leftovers, folder))
+                self._lock = self._on_rank_0(partial(FolderLock, folder))
+                self._on_rank_0(partial(checkpoint_folder.remove_leftovers, folder))
                 self._writer = CheckpointWriter(
                     folder, self.keep, self._options, self._group, own_group=self.asynchronous
                 )
             else:
                 self.folder = None
-        shutdown.call_before_destroy(self._finish)
+        shutdown.call_before_destroy(self._finish_saves)
         self._is_open = True
 
-    def _on_main(self, work: Callable[[], T]) -> T | None:
-        """Run a function on rank 0; if it fails, it fails on all ranks."""
+    def _on_rank_0(self, work: Callable[[], T]) -> T | None:
+        """Run a function on rank 0. If it fails there, raise the error on all ranks."""
         return run_on_all(lambda: work() if own_rank() == 0 else None, self._group)
 
     def _is_shared(self, folder: Path) -> bool:
-        """Return whether all hosts see what rank 0 writes into the folder.
+        """Return whether all hosts see the files that rank 0 writes into the folder.
 
         Raises:
-            SpecError: They do not, and the folder is required.
+            SpecError: A host does not see them, and the folder is required.
         """
-        # A new name: a network file system may remember for a while that a known name did not exist.
+        # The name is new: a network file system may remember for a while that a name did not exist.
         mark = folder / f".{gather(os.urandom(4).hex(), self._group)[0]}"
         try:
-            self._on_main(lambda: _touch(mark))
-            # Path.exists() raises an error where this user may not look into the folder.
+            self._on_rank_0(lambda: _touch(mark))
+            # Path.exists() would raise an error if this user may not look into the folder.
             seen = gather((socket.gethostname(), os.path.exists(mark)), self._group)  # noqa: PTH110
         finally:
             if own_rank() == 0:
@@ -279,17 +278,17 @@ class Checkpointer:
         self._print(f"note    no checkpoint: {', '.join(blind_hosts)} cannot see {shorten_path(folder)} of rank 0")
         return False
 
-    def _find(self) -> Saved | None:
+    def _find_checkpoint(self) -> Saved | None:
         """Return the checkpoint to start from: the newest one without damage.
 
         Raises:
             SpecError: There are checkpoints, and none of them is good.
         """
-        place, is_own = self._agreed(self._choose_place)
-        if place is None:
+        source, is_own = self._from_rank_0(self._choose_source)
+        if source is None:
             return None
-        # Rank 0 decides: over a network file system, another rank may see the files of the last attempt later.
-        saved, damages = self._agreed(lambda: checkpoint_folder.list_checkpoints(place))
+        # Rank 0 lists the files, because a network file system may show them to other ranks later.
+        saved, damages = self._from_rank_0(lambda: checkpoint_folder.list_checkpoints(source))
         skipped = list(damages.items())
         for found in saved:
             damage = self._verify(found)
@@ -302,10 +301,10 @@ class Checkpointer:
             raise checkpoint_folder.damage_error(path, damage.text)
         if is_own:
             return None
-        raise SpecError("there is no checkpoint", found=str(place), remedy="name a path that every host sees")
+        raise SpecError("there is no checkpoint", found=str(source), remedy="name a path that every host sees")
 
     def _verify(self, found: Saved) -> Damage | None:
-        """Return the damage of a checkpoint that any rank finds. Each rank reads its share of the files."""
+        """Return the damage that any rank finds. Each rank reads its share of the files."""
         damage = checkpoint_folder.verify_checksums(found.path, found.info, own_rank(), world_size())
         if damage and not damage.is_permanent:
             damage = damage._replace(text=f"{damage.text} on {socket.gethostname()}")
@@ -314,11 +313,11 @@ class Checkpointer:
     def _report_skipped(self, skipped: list[tuple[Path, Damage]], *, is_own: bool) -> None:
         for path, damage in skipped:
             name = shorten_path(path)
-            if is_own and damage.is_permanent:  # it must not count as one of the checkpoints to keep
-                name = shorten_path(self._agreed(partial(checkpoint_folder.set_aside, path)))
+            if is_own and damage.is_permanent:  # so that it is not one of the checkpoints to keep
+                name = shorten_path(self._from_rank_0(partial(checkpoint_folder.set_aside, path)))
             self._print(f"skipped {name}, which is damaged: {damage.text}")
 
-    def _choose_place(self) -> tuple[Path | None, bool]:
+    def _choose_source(self) -> tuple[Path | None, bool]:
         """Return where to look for checkpoints, and whether this is the folder of this training."""
         own = list(checkpoint_folder.find_checkpoints(self.folder)) if self.folder else []
         if self._resume:
@@ -328,25 +327,25 @@ class Checkpointer:
                 return self._resume, False
         return (self.folder, True) if own else (None, True)
 
-    def _agreed(self, work: Callable[[], T]) -> T:
-        """Return the result that rank 0 has of a function."""
-        return cast("T", gather(self._on_main(work), self._group)[0])
+    def _from_rank_0(self, work: Callable[[], T]) -> T:
+        """Run a function on rank 0, and return its result on all ranks."""
+        return cast("T", gather(self._on_rank_0(work), self._group)[0])
 
     def _load(self, found: Saved) -> None:
         """Fill the objects from a checkpoint.
 
         Raises:
-            SpecError: It belongs to another model, or a file has the right checksum but the wrong content.
+            SpecError: The checkpoint belongs to another model, or a file has the right checksum but the wrong content.
         """
         from torch.distributed import checkpoint as dcp  # importing it takes a second
 
-        state, (path, info) = self._opened(), found
+        state, (path, info) = self._require_state(), found
         reader = dcp.filesystem.FileSystemReader(path)
         saved = run_on_all(lambda: _read_shapes(path, reader), self._group)
         difference, present = state.compare(saved)
         compared = gather((difference, present), self._group)
         difference = next((text for text, _ in compared if text), "")
-        # Bit N is set if the rank has name N. A name that no rank has is missing in the model.
+        # Bit N of `present` is set if this rank has name N: a few bytes to send, whatever the number of names.
         on_any_rank = reduce(or_, (bits for _, bits in compared))
         missing = [name for number, name in enumerate(state.names_of(saved)) if not on_any_rank >> number & 1]
         if not difference and missing:
@@ -373,13 +372,13 @@ class Checkpointer:
         run_on_all(lambda: state.apply(targets), self._group)
 
     def _changed_options(self, info: CheckpointInfo) -> str:
-        """Return the options of a checkpoint that differ from ours, as written on a command line."""
+        """Return the options of a checkpoint that differ from those of this training, as on a command line."""
         then = info.get("options", {})
         changed = [name for name in self._options if then.get(name, self._options[name]) != self._options[name]]
         return ", ".join(format_option(name, then[name]) for name in changed)
 
     def _start_write(self, done: int, state: TrainingState) -> None:
-        """Copy the state to the memory of the host, and write it in a thread."""
+        """Start an asynchronous save, unless the last one still runs on any rank."""
         if not self._writer:
             return
         if any(gather(self._writer.is_busy, self._group)):
@@ -393,7 +392,7 @@ class Checkpointer:
     def _collect_write(self, *, wait: bool) -> None:
         """Report the end of an asynchronous save."""
         if self._writer and (wait or not self._writer.is_busy):
-            # The ranks come here at different steps, so an error cannot be raised.
+            # Report an error instead of raising it: the ranks learn of the end of a save at different steps.
             try:
                 written = self._writer.result()
             except HpcKitError as error:
@@ -402,7 +401,7 @@ class Checkpointer:
                 if written:
                     self._finish_write(written)
 
-    def _finish(self) -> None:
+    def _finish_saves(self) -> None:
         """Wait for an asynchronous save before the process group ends."""
         try:
             self._collect_write(wait=True)
@@ -414,19 +413,19 @@ class Checkpointer:
         self.latest = written.path
         self._print(f"saved   {shorten_path(written.path)}")
         self._warned.discard("failed save")
-        self._note_step(SAVED, written.done)
+        self._record_step(SAVED, written.done)
         self._save_seconds = written.seconds
         self._compare_with_lead()
         self._compare_with_interval(written.seconds)
 
     def _report_failed_save(self, name: str, error: HpcKitError) -> None:
-        """Report a save that failed. The remedy is printed once for all that fail one after the other."""
+        """Report a save that failed, with the remedy for the first of several failures in a row."""
         details = f": {error.found or error.what}" if "failed save" in self._warned else f"\n{error}"
         self._warned.add("failed save")
         self._print(f"warning: {name} is not saved{details}")
 
     def _compare_with_lead(self) -> None:
-        """Warn if the time between the stop signal and the end of the job is too short for a step and a save."""
+        """Warn if the time between the stop signal and the end of the job may be too short for a save."""
         text = os.environ.get(LEAD_VARIABLE, "")
         lead = float(text) if text.isdigit() else 0.0
         until_noticed = self._agreement.seconds_late
@@ -441,18 +440,16 @@ class Checkpointer:
             )
 
     def _compare_with_interval(self, seconds: float) -> None:
-        """Report saves that take much of the time of a training."""
+        """Report saves that take a large part of the time of a training."""
         between = self.every * self._agreement.step_seconds
         share = seconds / (seconds + between) if between else 1.0
         is_reported = self.asynchronous or not between or "interval" in self._warned
         if not is_reported and seconds > _LONG_SAVE and share > _LARGE_SHARE:
             self._warned.add("interval")
-            self._print(
-                f"note    saves take {share:.0%} of the time; less with every={5 * self.every} or asynchronous=True"
-            )
+            self._print(f"note    saves take {share:.0%} of the time; use every={5 * self.every} or asynchronous=True")
 
-    def _note_step(self, name: str, done: int) -> None:
-        """Tell the batch script about a stop or a save. torchrun hides the exit code of its workers."""
+    def _record_step(self, name: str, done: int) -> None:
+        """Record the step of a stop or a save for the batch script: torchrun hides the exit codes of its workers."""
         run = os.environ.get(RUN_VARIABLE)
         if run and own_rank() == 0:
             try:
@@ -469,7 +466,7 @@ def _read_shapes(path: Path, reader: Any) -> dict[str, Shape]:
     """Return size and type of each tensor of a checkpoint.
 
     Raises:
-        SpecError: The list cannot be read.
+        SpecError: The metadata cannot be read.
     """
     try:
         entries = reader.read_metadata().state_dict_metadata

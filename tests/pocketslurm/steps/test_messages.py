@@ -42,7 +42,7 @@ def test_one_task_or_more() -> None:
 )
 def test_a_task_end_has_a_message_and_an_exit_code(status: int, line: str | None, code: int) -> None:
     report = TaskExits()
-    assert report.ended("n1", [0], status) == line
+    assert report.record("n1", [0], status) == line
     assert (srun_exit_code(highest_exit_code([report])), report.bad) == (code, status != 0)
     assert report.killed == (status in {signal.SIGKILL, signal.SIGTERM})
 
@@ -64,12 +64,12 @@ def test_a_step_without_a_started_task_succeeds() -> None:
 def test_the_highest_exit_code_of_several_tasks(statuses: list[int], code: int) -> None:
     report = TaskExits()
     for task, status in enumerate(statuses):
-        report.ended("n1", [task], status)
+        report.record("n1", [task], status)
     assert srun_exit_code(highest_exit_code([report])) == code
 
 
 def test_after_an_abort_exit_codes_are_reported_and_signals_are_not() -> None:
     report = TaskExits()
     report.cancelled = True
-    assert report.ended("n1", [0], signal.SIGTERM) is None
-    assert report.ended("n1", [1], exited(1)) == "n1: task 1: Exited with exit code 1"
+    assert report.record("n1", [0], signal.SIGTERM) is None
+    assert report.record("n1", [1], exited(1)) == "n1: task 1: Exited with exit code 1"

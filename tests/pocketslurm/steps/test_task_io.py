@@ -49,31 +49,31 @@ def task() -> Iterator[Pipe]:
 
 
 def test_a_line_is_written_when_it_is_complete(task: Pipe, out: Pipe) -> None:
-    outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
+    task_output = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
     os.write(task.write_end, b"zero\none\ntwo")
-    assert (outlet.pump(), out.read_all()) == (True, b"zero\none\n")
-    assert (outlet.pump(), out.read_all()) == (True, b"")
+    assert (task_output.pump(), out.read_all()) == (True, b"zero\none\n")
+    assert (task_output.pump(), out.read_all()) == (True, b"")
     os.write(task.write_end, b" more\n")
-    assert (outlet.pump(), out.read_all()) == (True, b"two more\n")
+    assert (task_output.pump(), out.read_all()) == (True, b"two more\n")
     os.write(task.write_end, b"end")
     os.close(task.write_end)
-    assert (outlet.pump(), out.read_all()) == (True, b"")
-    assert (outlet.pump(), out.read_all()) == (False, b"end")
+    assert (task_output.pump(), out.read_all()) == (True, b"")
+    assert (task_output.pump(), out.read_all()) == (False, b"end")
 
 
 def test_unbuffered_output_is_written_immediately(task: Pipe, out: Pipe) -> None:
-    outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end, whole_lines=False))
+    task_output = TaskOutput(task.read_end, 0, OutputFile(out.write_end, whole_lines=False))
     os.write(task.write_end, b"50%\r")
-    assert (outlet.pump(), out.read_all()) == (True, b"50%\r")
+    assert (task_output.pump(), out.read_all()) == (True, b"50%\r")
 
 
 def test_a_line_without_an_end_is_written_in_pieces(task: Pipe, out: Pipe) -> None:
-    outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
+    task_output = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
     os.write(task.write_end, b"x" * (CHUNK - 1))
-    outlet.pump()
+    task_output.pump()
     assert out.read_all() == b""
     os.write(task.write_end, b"x")
-    outlet.pump()
+    task_output.pump()
     assert out.read_all() == b"x" * CHUNK
 
 
@@ -97,7 +97,7 @@ def test_no_output_is_lost_and_no_line_is_split(pieces: list[tuple[int, bytes]])
     out = Pipe()
     tasks = [Pipe() for _ in range(3)]
     try:
-        outlets = [
+        task_outputs = [
             TaskOutput(pipe.read_end, number, OutputFile(out.write_end, width=1)) for number, pipe in enumerate(tasks)
         ]
         written = [b"", b"", b""]
@@ -106,10 +106,10 @@ def test_no_output_is_lost_and_no_line_is_split(pieces: list[tuple[int, bytes]])
             written[number] += clean
             if clean:
                 os.write(tasks[number].write_end, clean)
-                outlets[number].pump()
+                task_outputs[number].pump()
         for number, pipe in enumerate(tasks):
             os.close(pipe.write_end)
-            while outlets[number].pump():
+            while task_outputs[number].pump():
                 pass
         found: list[list[bytes]] = [[], [], []]
         for line in out.read_all().split(b"\n")[:-1]:
@@ -124,14 +124,14 @@ def test_no_output_is_lost_and_no_line_is_split(pieces: list[tuple[int, bytes]])
 
 def test_input_waits_for_a_slow_task_and_then_ends(task: Pipe) -> None:
     os.set_blocking(task.write_end, False)
-    inlet = TaskInput(task.write_end)
-    assert not inlet.waiting
+    task_input = TaskInput(task.write_end)
+    assert not task_input.must_write
     data = os.urandom(5 * CHUNK)
-    inlet.feed(data)
-    inlet.feed(b"")
+    task_input.feed(data)
+    task_input.feed(b"")
     found = b""
     for _ in range(100):
-        alive = inlet.pump()
+        alive = task_input.pump()
         found += task.read_all()
         if not alive:
             break
@@ -141,9 +141,9 @@ def test_input_waits_for_a_slow_task_and_then_ends(task: Pipe) -> None:
 
 def test_a_task_that_closed_its_input_gets_no_more(task: Pipe) -> None:
     os.close(task.read_end)
-    inlet = TaskInput(task.write_end)
-    inlet.feed(b"data")
-    assert inlet.pump() is False
+    task_input = TaskInput(task.write_end)
+    task_input.feed(b"data")
+    assert task_input.pump() is False
 
 
 def test_large_outputs_are_written_completely(out: Pipe) -> None:

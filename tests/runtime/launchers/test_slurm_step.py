@@ -223,9 +223,12 @@ def test_a_value_that_is_no_number_is_refused(name: str, value: str) -> None:
     [
         ({"SLURM_PROCID": "8"}, ("rank 8 does not fit world_size 8", "rank = 8 from SLURM_PROCID")),
         ({"SLURM_LOCALID": "4"}, ("local_rank 4 does not fit local_world_size 4", "local_rank = 4 from SLURM_LOCALID")),
-        ({"SLURM_STEP_NUM_TASKS": "9"}, ("do not fit together", "SLURM_STEP_NUM_TASKS = 9, SLURM_STEP_TASKS_PER_NODE")),
-        ({"SLURM_STEP_NUM_NODES": "3"}, ("do not fit together", "SLURM_STEP_NUM_NODES = 3")),
-        ({"SLURM_STEP_NUM_TASKS": "0"}, ("do not fit together", "SLURM_STEP_NUM_TASKS = 0")),
+        (
+            {"SLURM_STEP_NUM_TASKS": "9"},
+            ("contradict each other", "SLURM_STEP_NUM_TASKS = 9, SLURM_STEP_TASKS_PER_NODE"),
+        ),
+        ({"SLURM_STEP_NUM_NODES": "3"}, ("contradict each other", "SLURM_STEP_NUM_NODES = 3")),
+        ({"SLURM_STEP_NUM_TASKS": "0"}, ("contradict each other", "SLURM_STEP_NUM_TASKS = 0")),
     ],
 )
 def test_contradictory_numbers_are_refused(change: Environ, words: tuple[str, str]) -> None:
@@ -254,8 +257,8 @@ def test_without_a_node_list_the_host_of_rank_0_is_unknown() -> None:
         ("n1-ib0", "n1-ib0", ()),
         ("10.1.2.3", "10.1.2.3", ()),
         ("n2", "n1", ("MASTER_ADDR = n2 is not used: rank 0 of this step is on n1",)),
-        ("localhost", "n1", ("MASTER_ADDR = localhost is not used: it names each of the 2 nodes itself",)),
-        ("127.0.0.1", "n1", ("MASTER_ADDR = 127.0.0.1 is not used: it names each of the 2 nodes itself",)),
+        ("localhost", "n1", ("MASTER_ADDR = localhost is not used: on each of the 2 nodes it names that node",)),
+        ("127.0.0.1", "n1", ("MASTER_ADDR = 127.0.0.1 is not used: on each of the 2 nodes it names that node",)),
     ],
 )
 def test_an_address_set_by_the_job_counts_if_it_can_be_right(
@@ -290,7 +293,7 @@ def test_steps_elements_and_attempts_have_separate_ports() -> None:
 
 @pytest.mark.parametrize("change", [{"SLURM_PROCID": "4"}, {"SLURM_LOCALID": "2"}])
 def test_a_rank_that_its_node_lists_at_another_place_is_refused(change: Environ) -> None:
-    with pytest.raises(ContradictoryEnvironment, match="do not fit together") as refused:
+    with pytest.raises(ContradictoryEnvironment, match="contradict each other") as refused:
         resolve(Step.of(4, 4).environ(5) | change)
     assert "SLURM_GTIDS = 4,5,6,7" in str(refused.value)
 

@@ -222,7 +222,7 @@ def test_of_many_hosts_with_missing_ranks_the_first_are_named(job: str, monkeypa
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet_all(environs[:1], timeout=0.3)
     assert "not there: ranks 1-3\n" in error_text(outcome)
-    assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
+    assert "127.0.0.3: 0 of 1 came\n         and 1 more hosts" in error_text(outcome)
 
 
 @pytest.fixture
@@ -505,7 +505,7 @@ def test_a_firewall_that_drops_packets_is_reported_within_the_timeout(
     start = time.monotonic()
     (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=1)
     assert time.monotonic() - start < 3
-    assert "a firewall drops what is sent" in error_text(outcome)
+    assert "a firewall drops the packets" in error_text(outcome)
 
 
 def test_on_the_node_of_rank_0_its_name_may_resolve_to_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:

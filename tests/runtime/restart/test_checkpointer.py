@@ -399,7 +399,7 @@ def test_objects_that_cannot_be_saved_are_refused(tmp_path: Path) -> None:
         saver.restore(model=model, epoch=3)
     with pytest.raises(SpecError, match="optimizer has a parameter of no module"):
         saver.restore(optimizer=torch.optim.SGD(model.parameters()))
-    with pytest.raises(SpecError, match="nothing is known to save"):
+    with pytest.raises(SpecError, match="there is nothing to save"):
         hpc_kit.Checkpointer(tmp_path / "new").step(0)
 
 
@@ -503,7 +503,7 @@ def test_saves_that_take_much_of_the_time_are_reported_once(tmp_path: Path, monk
     training.run(8)
     notes = [line for line in training.lines if not line.startswith("saved ")]
     assert len(notes) == 1
-    assert re.fullmatch(r"note    saves take \d+% of the time; less with every=10 or asynchronous=True", notes[0])
+    assert re.fullmatch(r"note    saves take \d+% of the time; use every=10 or asynchronous=True", notes[0])
 
 
 def hide_from_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
