@@ -288,6 +288,6 @@ def test_a_script_that_starts_its_program_again_without_a_word(tmp_path: Path) -
 def test_all_retries_of_a_download_are_warnings(tmp_path: Path) -> None:
     retry = "MaxRetryError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded\n"
     log = "".join(f"{retry}Retrying in {number} s\n" for number in range(1, 6))
-    log += "found in the cache\n" + DIED.replace("ZeroDivisionError: division by zero", "ValueError: the url list is short")
+    log += "found in the cache\n" + DIED.replace("ZeroDivisionError: division by zero", "ValueError: a url is missing")
     verdict = why(tmp_path, slurm__7_log=log, sacct_txt=SACCT + "7|FAILED|1:0\n")
     assert (verdict.class_, verdict.confidence) != ("hub-access", "certain")
