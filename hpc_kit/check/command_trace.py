@@ -518,7 +518,9 @@ class CommandTrace:
             before_text = environment.values.get(assignment.name)
             environment.set(assignment.name, join_texts((before_text, value)) if before_text is not None else None)
         else:
-            environment.set(assignment.name, value)
+            # Behind a `&&` or `||`, the variable may keep the value that it had before.
+            replaces = place.chain_index > 0 and assignment.name in environment.values
+            environment.set(assignment.name, None if replaces else value)
         if exported:
             environment.exported.add(assignment.name)
 

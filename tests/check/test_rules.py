@@ -4224,6 +4224,7 @@ GOOD = [
         HEAD + "#SBATCH -a 0-3\nexport MASTER_PORT=$((10000 + SLURM_ARRAY_JOB_ID % 999 + SLURM_ARRAY_TASK_ID))\n",
     ),
     ("KIT309", HEAD + "#SBATCH -N1 -n4\nexport NCCL_SOCKET_IFNAME=lo\nsrun python t.py\n"),
+    ("KIT401", HEAD + "timeout 23h python t.py\nrc=$?\ncp -r out $HOME\n[ $rc -eq 124 ] && rc=0\nexit $rc\n"),
     ("KIT309", FOUR + "export NCCL_SOCKET_IFNAME=^lo,docker0\nsrun python t.py\n"),
     ("KIT404", HEAD + "if ! srun python t.py; then\n  echo failed\n  exit 1\nfi\n"),
     ("KIT404", HEAD + "if srun python t.py; then\n  echo fine\nelse\n  status=$?\nfi\nexit $status\n"),
