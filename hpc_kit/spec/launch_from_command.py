@@ -19,7 +19,7 @@ from hpc_kit.slurm.units import format_count
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Origins
-from hpc_kit.spec.launcher_command import MPIRUN, LauncherCommand, find_launcher
+from hpc_kit.spec.launcher_command import LEGACY_LAUNCHER, MPIRUN, LauncherCommand, find_launcher
 from hpc_kit.spec.resources import GPU_FIELDS, Resources
 from hpc_kit.spec.shell_code import ShellCode, read_shell_code
 from hpc_kit.spec.size_checks import count_nodes_and_tasks
@@ -204,7 +204,10 @@ def check_launcher_size(command: LauncherCommand, nodes: int, ranks: int) -> Non
     # The remedy must be a job that can exist: one node if the total does not divide among the nodes of this job.
     own_nodes = own_nodes or (1 if total and total % nodes else nodes)
     per_node = own_ranks or (-(-total // own_nodes) if total else ranks)
-    words = command.program if command.kind != "torchrun" else ("torchrun", *_without_python(command))
+    words = command.program
+    if command.kind == "torchrun":
+        launcher = ("python", "-m", LEGACY_LAUNCHER) if command.passes_local_rank else ("torchrun",)
+        words = (*launcher, *_without_python(command))
     raise SpecError(
         f"{command.kind} and the job give different numbers of ranks",
         found=found,

@@ -26,7 +26,8 @@ AGENT_MODULES = {
 }
 """Modules that `python -m` runs as a launcher of several processes."""
 
-_LEGACY_LAUNCHER = "torch.distributed.launch"
+LEGACY_LAUNCHER = "torch.distributed.launch"
+"""The module before torchrun: it passes `--local-rank=N` to the program."""
 
 AGENT_FLAGS = frozenset({
     "bind-cores-to-rank", "cpu", "debug", "downcast-bf16", "dynamo-use-dynamic", "dynamo-use-fullgraph",
@@ -180,7 +181,7 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
     options, words, program = _split_options(name, rest)
     if kind in {"torchrun", "accelerate", "deepspeed"} and program and "no-python" not in options:
         program = ["python", *(["-m"] if options.keys() & {"m", "module"} else []), *program]
-    passes_local_rank = name == _LEGACY_LAUNCHER and "use-env" not in options
+    passes_local_rank = name == LEGACY_LAUNCHER and "use-env" not in options
     return LauncherCommand(kind, prefix, options, words, tuple(program), passes_local_rank)
 
 
@@ -265,6 +266,6 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
 def _launcher_of_module(module: str, rest: Sequence[str]) -> tuple[str, ...] | None:
     if module in {"accelerate", "accelerate.commands.accelerate_cli"}:
         return ("accelerate", *rest)
-    kind = module if module == _LEGACY_LAUNCHER else AGENT_MODULES.get(module)
+    kind = module if module == LEGACY_LAUNCHER else AGENT_MODULES.get(module)
     subcommand = (_SUBCOMMANDS[kind],) if kind in _SUBCOMMANDS else ()
     return (kind, *subcommand, *rest) if kind else None

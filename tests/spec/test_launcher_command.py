@@ -172,6 +172,10 @@ def test_accelerate_connects_ranks_on_cpus_if_it_is_told_to(line: str) -> None:
         ("torchrun --standalone --nproc-per-node 2 train.py", 2, 1, "-j 2x2 -- torchrun train.py"),
         ("torchrun --nnodes 4 --max-restarts 1 train.py", 2, 2, "-j 4x2 -- torchrun --max-restarts 1 train.py"),
         ("torchrun --standalone -m pkg.mod", 2, 2, "-j 2x2 -- torchrun -m pkg.mod"),
+        (
+            "python -m torch.distributed.launch --nproc_per_node=4 train.py",
+            *(2, 2, "-j 2x4 -- python -m torch.distributed.launch train.py"),
+        ),
         ("mpirun -n 8 ./solve", 2, 2, "-j 2x4 -- ./solve"),
         ("accelerate launch --num_processes 4 train.py", 1, 1, "-j 1x4 -- python train.py"),
     ],
