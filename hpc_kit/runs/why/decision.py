@@ -449,14 +449,19 @@ def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
     """
     if attempt.was_killed_late(event.line):
         return True
-    if not event.line.body.startswith("srun: error: ") or any(
-        each.rule.class_ not in {"exit-code", "terminated", "killed"} for each in attempt.of_kind("consequence")
-    ):
+    if not event.line.body.startswith("srun: error: "):
+        return False
+    unlike = {"exit-code", "terminated", "killed"}
+    lost = {each.rank for each in attempt.of_kind("consequence") if each.rule.class_ not in unlike}
+    if None in lost:
         return False
     cancelled = [each.line.number for each in attempt.named("step-cancelled") if each.line.file == event.line.file]
     before = min(cancelled, default=0)
     return before < event.line.number and any(
-        end.signal is None and end.line.file == event.line.file and end.line.number < before
+        end.signal is None
+        and end.line.file == event.line.file
+        and end.line.number < before
+        and lost.isdisjoint(end.ranks)
         for end in attempt.failed_ends()
     )
 
