@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,7 +123,7 @@ def _run_in_processes(checks: list[Callable[[], CheckReport]]) -> list[CheckRepo
     for share, (process, receiver) in zip(shares, started, strict=True):
         try:
             reports.append(receiver.recv())
-        except EOFError:  # the process was killed
+        except EOFError:  # the process has failed, or was killed
             reports.append([check() for check in share])
         process.join()
     return [first, *(reports[number % count][number // count] for number in range(len(rest)))]
@@ -131,7 +132,8 @@ def _run_in_processes(checks: list[Callable[[], CheckReport]]) -> list[CheckRepo
 def _send_reports(sender: Connection, checks: list[Callable[[], CheckReport]]) -> None:
     """Run some of the checks, in a process of their own."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process that started this one says that it was interrupted
-    sender.send([check() for check in checks])
+    with suppress(Exception):  # that process repeats the checks, and shows the error
+        sender.send([check() for check in checks])
 
 
 def _print_reports(reports: list[CheckReport], form: str) -> None:

@@ -126,7 +126,7 @@ def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> Non
         (standalone and runs_hpc_kit, "cannot run a program of hpc_kit", " ".join(argv), ""),
         (standalone and spares > 0, "has no spare nodes", f"[restart] spares = {spares}", "set spares = 0"),
         (job.preflight.enabled, "has no preflight", "[preflight] enabled = true", "--set preflight.enabled=false"),
-        (simple and job.restart is not None, "cannot start its job render_command", "[restart]", "leave [restart] out"),
+        (simple and job.restart is not None, "cannot start its job again", "[restart]", "leave [restart] out"),
         (simple and launch.launcher == "ray", "cannot start Ray", "launcher = ray", ""),
     ):
         if is_refused:

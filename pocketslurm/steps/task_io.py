@@ -219,7 +219,7 @@ class TaskOutput:
     def __init__(self, fd: int, task: int, output_file: OutputFile) -> None:
         self.fd = fd
         self._task = task
-        self._open_output_file = output_file
+        self._output_file = output_file
         self._held = bytearray()
 
     def pump(self) -> bool:
@@ -234,7 +234,7 @@ class TaskOutput:
             self._flush(len(self._held))
             return False
         self._held += data
-        end = self._held.rfind(b"\n") + 1 if self._open_output_file.whole_lines else len(self._held)
+        end = self._held.rfind(b"\n") + 1 if self._output_file.whole_lines else len(self._held)
         self._flush(len(self._held) if not end and len(self._held) >= CHUNK else end)
         return True
 
@@ -242,7 +242,7 @@ class TaskOutput:
         if size:
             lines = bytes(self._held[:size])
             del self._held[:size]
-            self._open_output_file.write(self._task, lines)
+            self._output_file.write(self._task, lines)
 
 
 class TaskInput:

@@ -957,6 +957,10 @@ BAD = [
         W,
         "all elements of the array use this port",
     ),
+    *(
+        Bad("KIT142", HEAD + f"export PYTORCH_CUDA_ALLOC_CONF={value}\npython t.py\n", 2, W, "there is no option")
+        for value in ("expandable_segment:True", "max_split_size:128")
+    ),
     Bad("KIT309", FOUR + "export NCCL_SOCKET_IFNAME=lo\nsrun python t.py\n", 3, E, "reaches no other node"),
     Bad("KIT404", HEAD + "if ! srun python t.py; then\n  echo failed\nfi\n", 2, W, "the if uses the exit status"),
     Bad("KIT404", HEAD + "trap 'rm -rf x; exit 0' EXIT\nsrun python t.py\n", 2, W, "ends every job with 0"),
@@ -2905,9 +2909,7 @@ BAD += [
                 ),
             ),
             (2, ("export PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:80,max_split_size_mb:64\npython t.py\n")),
-            (2, "export PYTORCH_CUDA_ALLOC_CONF=expandable_segment:True\npython t.py\n"),
             (2, "export PYTORCH_CUDA_ALLOC_CONF=True\npython t.py\n"),
-            (2, "export PYTORCH_CUDA_ALLOC_CONF=max_split_size:128\npython t.py\n"),
             (2, "PYTORCH_ALLOC_CONF=max_split_size_mb=64 python t.py\n"),
             (2, "PYTORCH_ALLOC_CONF=max_split_size_mb=64\nexport PYTORCH_ALLOC_CONF\npython t.py\n"),
         )
@@ -3001,7 +3003,7 @@ BAD += [
         )
     ),
     *(
-        Bad("KIT402", GPUS + code, line, E, "wait -n returns")
+        Bad("KIT402", GPUS + code, line, W, "wait -n returns")
         for line, code in (
             (
                 5,
@@ -4222,6 +4224,31 @@ GOOD = [
     (
         "KIT308",
         HEAD + "#SBATCH -a 0-3\nexport MASTER_PORT=$((10000 + SLURM_ARRAY_JOB_ID % 999 + SLURM_ARRAY_TASK_ID))\n",
+    ),
+    ("KIT412", HEAD + 'trap \'kill "$pid"\nscontrol requeue "$SLURM_JOB_ID"\' USR1\npython t.py & pid=$!\nwait $pid\n'),
+    ("KIT412", HEAD + "trap 'echo \"wait for job $SLURM_JOB_ID\"' USR1\npython t.py & pid=$!\nwait $pid\n"),
+    (
+        "KIT433",
+        HEAD
+        + "vllm serve m --port 8000 &\nredis-server &\nuntil nc -z localhost 6379; do sleep 1; done\npython t.py\n",
+    ),
+    ("KIT142", HEAD + "export PYTORCH_HIP_ALLOC_CONF=release_lock_on_hipmalloc:True\npython t.py\n"),
+    (
+        "KIT311",
+        GPUS + "run() {\n local slot=$2\n ((slot--))\n CUDA_VISIBLE_DEVICES=$slot python t.py $1\n}\n"
+        "export -f run\nparallel -j4 run {} {%} ::: 1 2 3 4 5 6\n",
+    ),
+    ("KIT107", HEAD + 'srun tar cf - -C "$SCRATCH"|zstd > $HOME/a.zst\npython t.py\n'),
+    ("KIT423", HEAD + 'python t.py\nscancel "${SLURM_JOB_ID}.0"\ncp -r out $HOME\n'),
+    ("KIT148", HEAD + "IFS=$'\\n'\nDATA='/data/my set'\npython t.py --data $DATA\n"),
+    (
+        "KIT136",
+        HEAD + "rsync -a /proj/code $TMPDIR\ncd $TMPDIR/code\npython t.py --hf-home $TMPDIR/hf\n",
+    ),
+    (
+        "KIT409",
+        HEAD + "cat list | while read f; do\n [ -f $f ] || { echo $f >> missing.txt; exit 1; }\ndone\n"
+        "[ ! -s missing.txt ] || exit 1\npython t.py\n",
     ),
     ("KIT309", HEAD + "#SBATCH -N1 -n4\nexport NCCL_SOCKET_IFNAME=lo\nsrun python t.py\n"),
     ("KIT401", HEAD + "timeout 23h python t.py\nrc=$?\ncp -r out $HOME\n[ $rc -eq 124 ] && rc=0\nexit $rc\n"),

@@ -347,6 +347,9 @@ def _other_port(script: BatchScript, server: TracedCommand, later: list[TracedCo
     """Find a client that asks a port of this host on which no program of the script listens."""
     launch = script.launch_at(server)
     port = launch.argument("port") if launch is not None else None
+    # A service of its own has another port.
+    if any(step.in_background for step in script.batch_commands if step is not server):
+        return
     # A variable from outside may be any port.
     if port is None or port.has_default or not re.fullmatch(r"\d+|\$\(\(.*\)\)", port.text):
         return
@@ -429,7 +432,7 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     yield from _only_printed(script)
 
 
-_OWN_JOB = lazy_pattern(r"\$\{?SLURM_(ARRAY_)?JOB_?ID\b")
+_OWN_JOB = lazy_pattern(r"\$\{?SLURM_(ARRAY_)?JOB_?ID\}?(_\$\{?SLURM_ARRAY_TASK_ID\}?)?")
 
 
 def _after_own_end(script: BatchScript) -> Iterator[Problem]:
@@ -437,7 +440,7 @@ def _after_own_end(script: BatchScript) -> Iterator[Problem]:
     for step in script.batch_commands:
         requeues = step.name == "scontrol" and step.texts[1:2] in (["requeue"], ["requeuehold"])
         cancels = step.name == "scancel" and not any(text.startswith("-") for text in step.texts[1:])
-        own = len(step.words) > 1 and _OWN_JOB.match(step.words[-1].text)
+        own = len(step.words) > 1 and _OWN_JOB.fullmatch(step.words[-1].text)
         if not (requeues or cancels) or not own or step.position.chain_index or step.in_background:
             continue
         for later in script.commands_after(step):

@@ -130,6 +130,10 @@ def _slots_from_one(script: BatchScript) -> Iterator[Problem]:
         for n, _ in (pair for pair in enumerate(words[call:]) if re.fullmatch(_SLOT, pair[1])):
             inside = [each for step in script.functions[words[call]] for each in step.written_assignments]
             names = [each.name for each in inside if each.value.unquoted in {f"${n}", f"${{{n}}}"}]
+            # `((slot--))` makes it a number of a GPU.
+            changed = [each.name for each in inside if each.value.unquoted not in {f"${n}", f"${{{n}}}"}]
+            texts = " ".join(each.text for each in script.expressions)
+            names = [name for name in names if name not in changed and not re.search(rf"\b{name}\b", texts)]
             slots += [rf"\$\{{?{name}\b\}}?" for name in (n, *names)]
     used, gpus = re.compile(rf"{_USES_GPU}({'|'.join(slots)})(?!\s*[-+*/%]\s*\d|\d)"), _gpus_on_node(script)
     for number, line in script.command_lines if starts else ():

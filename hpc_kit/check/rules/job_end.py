@@ -546,10 +546,11 @@ def _first_of_several(script: BatchScript) -> Iterator[Problem]:
         or (len(named) == 1 and "@" not in named[0])
     )
     read = any(each.reads("?") for each in script.commands_after(wait)[:1])
-    if several and alike and all(launch.is_training for launch in started) and not (ends or loose or read):
+    meant = script.has_reason(wait.line)
+    if several and alike and all(launch.is_training for launch in started) and not (ends or loose or read or meant):
         what = "wait -n returns when the first of the trainings has ended: the job goes on, and its end ends the others"
         remedy = 'write wait "$pid" || status=$? for each, with pids+=("$!") behind each &'
-        yield Problem(wait, what, remedy, (started[-1].line,))
+        yield Problem(wait, what, remedy, (started[-1].line,), certain=False)
 
 
 def _detached(script: BatchScript) -> Iterator[Problem]:

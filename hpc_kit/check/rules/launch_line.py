@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin, SimpleCommand, program_of
@@ -349,7 +350,11 @@ def _cut_values(script: BatchScript) -> Iterator[Problem]:
         end = last.column - 1 + len(last.raw)
         behind = re.match(r"([|&])(?=[\w\[(])", line[end:]) if line[:end].endswith(last.raw) else None
         given = re.match(rf"(?:{_CONSTRAINT})=|-C[^-=]", last.raw) or re.fullmatch(_CONSTRAINT, words[-2].raw)
-        of_slurm = given is not None and program_of(command) in _OF_SLURM
+        # In `srun tar -C DIR cf - .`, the option is that of tar.
+        names = (word.raw for before, word in pairwise(words[:-1]) if not before.raw.startswith("-"))
+        of_slurm = (
+            given is not None and program_of(command) in _OF_SLURM and all(name.startswith("-") for name in names)
+        )
         of_url = re.search(r"://\S*\?\S*=", last.raw) and re.match(r"&\w+=", line[end:])
         if behind is not None and (of_slurm or of_url):
             effect = "is a pipe" if behind[1] == "|" else "sends the command to the background"

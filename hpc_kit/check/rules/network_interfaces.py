@@ -106,7 +106,7 @@ def _unknown_names(script: BatchScript, known: tuple[str, ...]) -> Iterator[Prob
             continue
         exact = text.startswith("=") or not each.name.startswith("NCCL")
         names = text.lstrip("=").split(",")
-        if not any(name == other if exact else other.startswith(name) for name in names for other in known):
+        if not any(name == other if exact else other.startswith(name) for name in names for other in (*known, "lo")):
             what = f"no interface of the nodes is {text}: the cluster file lists {', '.join(known)}"
             yield Problem(each.value, what, "remove it, or name one of these")
 

@@ -10,7 +10,7 @@ from hpc_kit.check.bash_syntax import program_of
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.files import WRITTEN_THERE
+from hpc_kit.check.rules.files import READ_THERE, WRITTEN_THERE
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.text_edits import Edit
 from hpc_kit.lazy_pattern import lazy_pattern
@@ -394,11 +394,13 @@ def _folder_in_copy(script: BatchScript) -> Iterator[Problem]:
             text[len(target) + 1 :].partition("/")[0]: launch
             for launch, option, text in given
             if text.startswith(f"{target}/")
+            and READ_THERE.search(option)
             and not WRITTEN_THERE.search(option)
             and script.is_before(step, launch.command)
         }
         first = next(iter(inside), "")
-        if not re.fullmatch(r"[\w-]+", first) or source.name in inside:
+        used = any(f"{target}/{source.name}" in each.text for each in script.commands_after(step))
+        if not re.fullmatch(r"[\w-]+", first) or used:
             continue
         # Another command may fill the folder.
         others = [each for each in script.commands if each is not step and each not in trainings]

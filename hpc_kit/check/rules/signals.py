@@ -118,7 +118,7 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
 
 
 _JOB_ID = r"\$\{?SLURM_(?:ARRAY_)?JOB_?ID\b"
-_KILLS_JOB = lazy_pattern(rf"(?:^|[\s;&|{{(])(?:kill|wait)\s(?:[^;&|]*\s)?[\"']?{_JOB_ID}")
+_KILLS_JOB = lazy_pattern(rf"(?:^|[;&|{{(\n])\s*kill\s(?:-\w+\s+)*[\"']?{_JOB_ID}")
 
 
 def _confused_ids(script: BatchScript) -> Iterator[Problem]:

@@ -268,8 +268,9 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
     A variable of another name has no effect, and no message says so. NCCL and torch read no timeout of collectives from
     the environment: NCCL_TIMEOUT changes nothing. NCCL's switches are numbers: NCCL_IB_DISABLE=true
     is 0. The rule is silent if the script itself uses the variable, or if a comment says which program reads it.
-    PYTORCH_CUDA_ALLOC_CONF is a list of NAME:VALUE with commas: with `max_split_size_mb=512`, an option of another
-    name, or `expandable_segments:true`, torch stops at the first allocation (an error).
+    PYTORCH_CUDA_ALLOC_CONF is a list of NAME:VALUE with commas: with `max_split_size_mb=512` or
+    `expandable_segments:true`, torch stops at the first allocation (an error). So it does with an option of another
+    name.
 
     Fix: the name in the documentation; `init_process_group(timeout=timedelta(hours=2))` for a timeout.
     Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html.
@@ -293,7 +294,7 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
             and (fault := _fault_of_allocator(each.value.text)) is not None
         ):
             what = f"torch stops at the first allocation: {fault[0]}"
-            yield Problem(each, what, fault[1], (each.line,), certain=True)
+            yield Problem(each, what, fault[1], (each.line,), certain=not fault[0].startswith(_NO_OPTION))
 
 
 _ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -309,6 +310,9 @@ _OF_ALLOCATOR = {
 """Options of torch's allocator, each with a pattern for its value, if not all values have the same form."""
 
 
+_NO_OPTION = "there is no option"
+
+
 def _fault_of_allocator(text: str) -> tuple[str, str] | None:
     """Return what is wrong in the options of torch's allocator, and the remedy; None if torch reads them."""
     # `roundup_power2_divisions:[256:1,512:2]` has commas in a list.
@@ -317,9 +321,9 @@ def _fault_of_allocator(text: str) -> tuple[str, str] | None:
         near = get_close_matches(name, [*_OF_ALLOCATOR], n=1, cutoff=0.85)
         if not colon or re.search("[;=]", item):
             return f"{item} is no NAME:VALUE", "write NAME:VALUE, with a comma between two options"
-        # A later release may have further options.
-        if name not in _OF_ALLOCATOR and near:
-            return f"there is no option {name}", f"write {near[0]}"
+        # A later release, or torch for ROCm, may have further options.
+        if name not in _OF_ALLOCATOR and near and "hip" not in name:
+            return f"{_NO_OPTION} {name}", f"write {near[0]}"
         if (form := _OF_ALLOCATOR.get(name)) and not re.fullmatch(form, value):
             wanted = "True or False" if "True" in form else "a number between 0 and 1"
             return (
@@ -381,12 +385,13 @@ def lasting_separator(script: BatchScript) -> Iterator[Problem]:
         place = each.position
         if place is None or each.is_for_one_command or each.in_task or not each.is_literal:
             continue
-        own = program_of(place.pipeline.commands[0]) == "local" or len(place.pipeline.commands) > 1
+        own = "local IFS" in script.code or len(place.pipeline.commands) > 1
         if own or any(outer.kind == "subshell" or outer.role == "code" for outer in place.outward()):
             continue
         separators = each.value.text
         for step in script.commands[each.number + 1 :]:
-            if any(other.name == "IFS" for other in step.written_assignments) or step.texts[:2] == ["unset", "IFS"]:
+            ends = step.name in {"local", "unset"} and "IFS" in step.texts
+            if ends or any(other.name == "IFS" for other in step.written_assignments):
                 break
             part = next((part for part in _split_parts(step, place) if _stays_one(script, part, separators)), None)
             if part is not None:
@@ -415,7 +420,11 @@ def _stays_one(script: BatchScript, part: Part, separators: str) -> bool:
     values = [each.value.text for each in script.assignments_of(part.text)] if not part.detail else []
     known = part.kind == "variable" and values and part.text not in script.loop_variables
     return bool(known) and all(
-        re.search(r"\S[ \t]+\S", text) and "$(" not in text and not set(separators) & set(text) for text in values
+        # A path may contain a space on purpose.
+        re.search(r"\S[ \t]+-|-\S*[ \t]+\S" if "/" in text else r"\S[ \t]+\S", text)
+        and "$(" not in text
+        and not set(separators) & set(text)
+        for text in values
     )
 
 

@@ -378,11 +378,16 @@ def _specify(traceback: Traceback, best: Match, line: Line) -> Match:
 def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None:
     """Return that a file of the project has the name of a module, if an exception and its frames show it."""
     found = _LACKS.match(text)
-    if found is None or not traceback.frames:
+    if found is None or not traceback.frames or best.rule.class_ == "python-version":
         return None
     name, named = found["module"], re.compile(rf"(?:^|/){found['module']}(?:/__init__)?\.py$")
     files = [file for file, _, _ in traceback.frames]
-    own = [file for file in (found["path"] or "", *files) if named.search(file) and is_own_file(file)]
+    # Python looks for modules in the folder of the program. A package elsewhere is one that its user edits.
+    folder = next((file.rpartition("/")[0] for file in files if is_own_file(file)), "")
+    beside = {f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"}
+    own = [file for file in (found["path"] or "", *files) if file in beside]
+    if not own and found["path"]:
+        return None
     is_standard = name in sys.stdlib_module_names
     # Packages and Python itself import no module of the project: it has replaced another one.
     is_foreign = any(named.search(file) and not is_own_file(before) for before, file in pairwise(files))
@@ -393,7 +398,6 @@ def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None
         best = Match(rule_named("shadowed-python-module"), {"module": name})
     if best.rule.name != "shadowed-python-module":
         return None
-    folder = next((file.rpartition("/")[0] for file in files if is_own_file(file)), "")
     detail = f"probably {folder}/{name}.py" if is_standard else f"look in {folder}"
     groups = best.groups | ({"detail": detail} if folder else {})
     return best._replace(groups=groups)
