@@ -2814,3 +2814,19 @@ def test_the_own_log_of_a_rank_shows_no_output_of_the_late_one(tmp_path: Path) -
     for rank in (1, 2, 3):
         (tmp_path / f"rank-{rank}.log").write_text(STEPS + wait.format(rank))
     assert "the last output before" not in explain([tmp_path]).cause
+
+
+def test_a_rank_that_srun_killed_after_the_first_exit_is_no_culprit(tmp_path: Path) -> None:
+    """Rank 1 lost its connection to rank 2, which had left, and rank 0 did not end at SIGTERM."""
+    log = """\
+srun: error: n2: task 2: Exited with exit code 17
+srun: launch/slurm: _step_signal: Terminating StepId=7.0
+slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-02T10:00:00 ***
+srun: error: n1: task 1: Exited with exit code 1
+srun: error: n1: task 0: Killed
+"""
+    lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:52371\n"
+    lost = f'Traceback (most recent call last):\n  File "/p/t.py", line 5, in <module>\n    loss.backward()\n{lost}'
+    verdict = why(tmp_path, slurm_log=log, rank__0_log=STEPS, rank__1_log=STEPS + lost, rank__2_log=STEPS)
+    assert (verdict.rank, verdict.class_) == (2, "unknown")
+    assert "exit code 17" in verdict.cause

@@ -85,6 +85,18 @@ def test_the_file_is_named(tmp_path: Path, error: str, files: list[str], path: s
         ("AttributeError: module 'torch' has no attribute 'float8_e4m3fn'", ["/u/p/fit.py", f"{PACKAGES}/te/a.py"]),
         (("ImportError: cannot import name 'is_flash_attn' from 'transformers' (/u/env/lib/python3.11/site-packages/"
          "transformers/__init__.py)"), ["/u/p/fit.py"]),
+        # A package that its user edits.
+        (
+            "ImportError: cannot import name 'Foo' from 'accelerate' (/u/src/accelerate/src/accelerate/__init__.py)",
+            ["/u/p/fit.py", "/u/src/accelerate/src/accelerate/__init__.py"],
+        ),
+        # The module of Python itself.
+        (f"ImportError: cannot import name '_pattern_type' from 're' ({LIBRARY}/re/__init__.py)", ["/u/p/fit.py"]),
+        # A worker of a pool.
+        (
+            "AttributeError: module 'collections' has no attribute 'Mapping'",
+            ["/u/p/fit.py", f"{LIBRARY}/multiprocessing/pool.py"],
+        ),
         # A module of the project, on purpose.
         ("AttributeError: module 'platform' has no attribute 'detect_gpu'", ["/u/p/fit.py", "/u/p/setup_job.py"]),
         ("ImportError: cannot import name 'build' from 'datasets' (/u/p/datasets/__init__.py)", ["/u/p/fit.py"]),
