@@ -473,6 +473,7 @@ def test_a_simple_script_has_the_srun_line_alone() -> None:
         ("ddp_mpi_backend", True, {}, "a standalone script has no backend mpi"),
         ("bench_comm", True, {}, "a standalone script cannot run a program of hpc_kit"),
         ("ray_4node", False, {}, "a simple script cannot start Ray"),
+        ("ddp_4node", False, {"restart": {}}, "a simple script cannot start its job again"),
     ],
 )
 def test_a_variant_that_a_job_cannot_have_is_refused(
