@@ -365,7 +365,8 @@ def _exit_of_subshell(script: BatchScript) -> Iterator[Problem]:
         after = [each for each in script.commands_after(step) if not each.is_inside(place.compound)]
         later = next((each for each in after if script.launch_at(each) and _part_of_work(script, each)), None)
         checks = after and (after[0].reads("?") or after[0].reads("PIPESTATUS"))
-        checks = checks or (later is not None and any(each.name == "exit" for each in after[: after.index(later)]))
+        # `[ ! -s missing.txt ] || exit 1`
+        checks = checks or [each.name for each in after[:2]] in (["[", "exit"], ["test", "exit"])
         if messages and later is not None and not (used or ends or around or checks):
             cause = "in parentheses" if place.kind == "subshell" else "in a pipe"
             what = f"exit {cause} ends this subshell alone: line {later.line} runs anyway"
