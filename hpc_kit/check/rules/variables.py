@@ -293,8 +293,9 @@ def unread_setting(script: BatchScript) -> Iterator[Problem]:
             and each.value.is_known
             and (fault := _fault_of_allocator(each.value.text)) is not None
         ):
-            what = f"torch stops at the first allocation: {fault[0]}"
-            yield Problem(each, what, fault[1], (each.line,), certain=not fault[0].startswith(_NO_OPTION))
+            what, remedy, is_certain = fault
+            what = f"torch stops at the first allocation: {what}"
+            yield Problem(each, what, remedy, (each.line,), certain=is_certain)
 
 
 _ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -310,26 +311,21 @@ _OF_ALLOCATOR = {
 """Options of torch's allocator, each with a pattern for its value, if not all values have the same form."""
 
 
-_NO_OPTION = "there is no option"
-
-
-def _fault_of_allocator(text: str) -> tuple[str, str] | None:
-    """Return what is wrong in the options of torch's allocator, and the remedy; None if torch reads them."""
+def _fault_of_allocator(text: str) -> tuple[str, str, bool] | None:
+    """Return a fault in the options of torch's allocator, the remedy, and whether it is certain; None without one."""
     # `roundup_power2_divisions:[256:1,512:2]` has commas in a list.
     for item in filter(None, re.sub(r"\[[^\]]*\]", "0", re.sub(r"\s", "", text)).split(",")):
         name, colon, value = item.partition(":")
         near = get_close_matches(name, [*_OF_ALLOCATOR], n=1, cutoff=0.85)
         if not colon or re.search("[;=]", item):
-            return f"{item} is no NAME:VALUE", "write NAME:VALUE, with a comma between two options"
+            return f"{item} is no NAME:VALUE", "write NAME:VALUE, with a comma between two options", True
         # A later release, or torch for ROCm, may have further options.
         if name not in _OF_ALLOCATOR and near and "hip" not in name:
-            return f"{_NO_OPTION} {name}", f"write {near[0]}"
+            return f"there is no option {name}", f"write {near[0]}", False
         if (form := _OF_ALLOCATOR.get(name)) and not re.fullmatch(form, value):
             wanted = "True or False" if "True" in form else "a number between 0 and 1"
-            return (
-                f"{name} takes {wanted}, and not {value or 'nothing'}",
-                f"write {name}:{value.capitalize() or 'True'}",
-            )
+            fault = f"{name} takes {wanted}, and not {value or 'nothing'}"
+            return fault, f"write {name}:{value.capitalize() or 'True'}", True
     return None
 
 

@@ -451,8 +451,8 @@ def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
         return True
     if not event.line.body.startswith("srun: error: "):
         return False
-    unlike = {"exit-code", "terminated", "killed"}
-    lost = {each.rank for each in attempt.of_kind("consequence") if each.rule.class_ not in unlike}
+    ends = {"exit-code", "terminated", "killed"}
+    lost = {each.rank for each in attempt.of_kind("consequence") if each.rule.class_ not in ends}
     if None in lost:
         return False
     cancelled = [each.line.number for each in attempt.named("step-cancelled") if each.line.file == event.line.file]

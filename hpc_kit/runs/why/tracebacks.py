@@ -380,7 +380,7 @@ def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None
     found = _LACKS.match(text)
     if found is None or not traceback.frames or best.rule.class_ == "python-version":
         return None
-    name, named = found["module"], re.compile(rf"(?:^|/){found['module']}(?:/__init__)?\.py$")
+    name = found["module"]
     files = [file for file, _, _ in traceback.frames]
     # Python looks for modules in the folder of the program. A package elsewhere is one that its user edits.
     folder = next((file.rpartition("/")[0] for file in files if is_own_file(file)), "")
@@ -390,7 +390,7 @@ def _find_shadowed(traceback: Traceback, best: Match, text: str) -> Match | None
         return None
     is_standard = name in sys.stdlib_module_names
     # Packages and Python itself import no module of the project: it has replaced another one.
-    is_foreign = any(named.search(file) and not is_own_file(before) for before, file in pairwise(files))
+    is_foreign = any(file in beside and not is_own_file(before) for before, file in pairwise(files))
     is_foreign |= not is_own_file(files[-1])
     if own and (name in _PACKAGES or (is_standard and is_foreign)):
         return Match(rule_named("shadowed-module"), {"path": own[0]})
